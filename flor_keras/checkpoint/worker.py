@@ -1,0 +1,116 @@
+"""What the forked worker does: wait for a job, write it from the arena, answer. Runs in the worker only.
+
+The worker never touches CUDA, SQLite, h5py, logging or the trainer's variables, and never runs TensorFlow compute:
+thread pools do not survive a fork. It leaves by ``os._exit``, so that nothing the trainer registered runs twice.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.arena import Arena, Layout
+from flor_keras.checkpoint.memory import Region, fill_holes
+
+NICENESS = 10
+
+
+class Job(NamedTuple):
+    """One checkpoint to write. The tensors of ``layout`` lie in the arena, the strings travel in the message."""
+
+    number: int
+    folder: str
+    layout: Layout
+    strings: dict[str, tuple[tuple[int, ...], list[bytes]]]  # name -> (shape, values)
+    manifest: dict[str, Any]
+    files: dict[str, bytes]
+    deadline_secs: float
+
+
+class NewArena(NamedTuple):
+    """Announces that a descriptor follows: the arena all later jobs lie in."""
+
+
+class Done(NamedTuple):
+    """The worker's answer to a job; ``error`` is None when the checkpoint is committed."""
+
+    number: int
+    num_bytes: int
+    cpu_secs: float
+    wall_secs: float
+    error: str | None
+
+
+def run(connection: Connection, regions: list[Region], log_path: str) -> None:
+    """Be the worker: never returns."""
+    status = 1
+    try:
+        fill_holes(regions)
+        gc.disable()  # a collection would touch, and so copy, every page of the trainer's objects
+        _detach(connection, log_path)
+        _serve(connection)
+        status = 0
+    except (EOFError, OSError):  # the trainer is gone
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _detach(connection: Connection, log_path: str) -> None:
+    """Leave the trainer's terminal, files and signals alone; keep only the connection and a log."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; what is being written is finished
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    kept = connection.fileno()
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    os.nice(NICENESS)
+
+
+def _serve(connection: Connection) -> None:
+    arena: Arena | None = None
+    while True:
+        message = connection.recv()
+        if isinstance(message, NewArena):
+            arena = Arena.attach(recv_handle(connection))
+        elif isinstance(message, Job):
+            connection.send(_write(message, arena))
+        else:
+            return
+
+
+def _write(job: Job, arena: Arena | None) -> Done:
+    signal.alarm(max(1, int(job.deadline_secs)))  # should the trainer die meanwhile, nobody else would end a hang
+    cpu, wall = time.process_time(), time.perf_counter()
+    num_bytes, error = 0, None
+    try:
+        num_bytes = bundle.write(Path(job.folder), contents(job, arena), job.manifest, job.files)
+    except Exception as reason:  # noqa: BLE001 - every failure is the trainer's to report
+        error = f"{type(reason).__name__}: {reason}".splitlines()[0]
+    signal.alarm(0)
+    return Done(job.number, num_bytes, time.process_time() - cpu, time.perf_counter() - wall, error)
+
+
+def contents(job: Job, arena: Arena | None) -> list[bundle.Content]:
+    """Return what a job writes; the trainer uses this too when it writes in line."""
+    found = []
+    if arena is not None:
+        found = [bundle.Content(s.name, s.dtype, s.shape, arena.view(s)) for s in job.layout.slots]
+    strings = job.strings.items()
+    return found + [
+        bundle.Content(name, "string", shape, np.array(values, dtype=object)) for name, (shape, values) in strings
+    ]

@@ -1,0 +1,288 @@
+"""The trainer's side of checkpointing: capture into the arena, hand over to the worker, keep watch over it.
+
+One `Writer` lives as long as the recording process. It owns the arena and the one forked worker, and promises that
+no failure of either reaches training: a worker that misses a deadline or dies is killed and replaced, what it should
+have written lies in the arena still and is written again; after `MAX_FAILURES` in a row, and where nothing can be
+forked, checkpoints are written in line. What went wrong is told through ``on_event``, each kind once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from typing import Any
+
+from flor_keras.checkpoint import bundle, memory, worker
+from flor_keras.checkpoint.arena import Arena, Layout
+from flor_keras.checkpoint.worker import Done, Job
+
+HANDSHAKE_SECS = 20.0
+MAX_FAILURES = 2
+_DEADLINE_BASE_SECS = 30.0
+_SLOWEST_BYTES_PER_SEC = 10e6
+_MEMORY_SLACK_BYTES = 512 << 20  # what the machine keeps free beside the arena
+
+
+def deadline_secs(num_bytes: int) -> float:
+    """Return how long the worker may take for a checkpoint: a slow network disk is slow, a hang is forever."""
+    scale = float(os.environ.get("FLOR_DEADLINE_SCALE", "1"))
+    return scale * (_DEADLINE_BASE_SECS + num_bytes / _SLOWEST_BYTES_PER_SEC)
+
+
+class Writer:
+    """Writes snapshots in the background. Used by the trainer's main thread; `poll` by any one other thread.
+
+    Args:
+      folder: where the worker keeps its log and proves itself with a first small write.
+      on_done: called with each job and its outcome, by the thread that learns of it.
+      on_event: called with a sentence for the run's record when something goes wrong.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        on_done: Callable[[Job, Done], None],
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._on_done = on_done
+        self._on_event = on_event
+        self._lock = threading.RLock()  # held by the main thread while it works; `poll` gives way to it
+        self._arena: Arena | None = None
+        self._pid: int | None = None
+        self._connection: Connection | None = None
+        self._pending: Job | None = None
+        self._pending_until = 0.0
+        self._failures = 0
+        self._why_in_line = None if hasattr(os, "fork") else "this system cannot fork a process"
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether checkpoints are written by the trainer itself."""
+        return self._why_in_line is not None
+
+    def prepare(self, layout: Layout) -> Arena | None:
+        """Return the arena to capture into, idle and large enough; None where the machine has no room for one.
+
+        Waits for the job in flight, at most until its deadline.
+        """
+        with self._lock:
+            self.wait()
+            if self._arena is not None and self._arena.fits(layout):
+                return self._arena
+            self._release_arena()
+            if not self._has_room(layout):
+                return None
+            self._arena = Arena(layout.num_bytes)
+            if self._connection is not None:
+                self._announce_arena()
+            return self._arena
+
+    def submit(self, job: Job) -> None:
+        """Have a captured snapshot written; returns at once unless writing in line."""
+        with self._lock:
+            self._pending = job
+            if not self.is_in_line and self._ensure_worker():
+                self._send(job)
+            else:
+                self._write_in_line(worker.contents(job, self._arena))
+
+    def write_now(self, job: Job, contents: list[bundle.Content]) -> None:
+        """Write tensors that are not in an arena, here and now."""
+        self._pending = job
+        self._write_in_line(contents)
+
+    def poll(self) -> None:
+        """Take the worker's answer if it has come; never waits."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._receive(0.0)
+            finally:
+                self._lock.release()
+
+    def wait(self) -> None:
+        """Wait until nothing is in flight; a hung or dead worker is replaced and its job done again."""
+        with self._lock:
+            while self._pending is not None:
+                if not self._receive(max(0.0, self._pending_until - time.monotonic())):
+                    self._recover()
+
+    def close(self) -> None:
+        """Finish what is in flight, end the worker and give the arena back."""
+        with self._lock:
+            self.wait()
+            self._end()
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(None)
+            self._reap(HANDSHAKE_SECS)
+        self._release_arena()
+
+    # -- the worker's life -------------------------------------------------------------------------------------
+
+    def _ensure_worker(self) -> bool:
+        if self._connection is None:
+            try:
+                self._fork()
+                self._handshake()
+            except (OSError, EOFError, ValueError) as error:
+                self._fail(f"The checkpoint worker did not start ({error})")
+                return self._connection is not None or (not self.is_in_line and self._ensure_worker())
+        return True
+
+    def _fork(self) -> None:
+        ours, theirs = Pipe()
+        regions = memory.tensor_regions()
+        log_path = str(self._folder / "worker.log")
+        with warnings.catch_warnings(), memory.kept_from_child(regions):
+            warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of every fork with threads
+            sys.stdout.flush()
+            sys.stderr.flush()
+            pid = os.fork()
+            if pid == 0:
+                worker.run(theirs, regions, log_path)
+        theirs.close()
+        self._pid, self._connection = pid, ours
+        if self._arena is not None:
+            self._announce_arena()
+
+    def _announce_arena(self) -> None:
+        assert self._connection is not None and self._arena is not None and self._pid is not None
+        self._connection.send(worker.NewArena())
+        send_handle(self._connection, self._arena.descriptor, self._pid)
+
+    def _handshake(self) -> None:
+        """Have the worker write a small bundle, and read it back here, before it is trusted with a checkpoint."""
+        assert self._connection is not None
+        folder = self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
+        strings = {"handshake": ((1,), [b"flor_keras"])}
+        self._connection.send(Job(-1, str(folder), Layout((), 0), strings, {}, {}, HANDSHAKE_SECS))
+        if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):
+            raise OSError("no answer to the handshake")
+        done = self._connection.recv()
+        if done.error:
+            raise OSError(done.error)
+        if bundle.read_tensors(folder)["handshake"].tolist() != [b"flor_keras"]:
+            raise ValueError("what it wrote could not be read back")
+        for entry in folder.iterdir():
+            entry.unlink()
+        folder.rmdir()
+
+    def _recover(self) -> None:
+        """Replace the worker that left a job undone, and have it done again."""
+        job = self._pending
+        assert job is not None
+        has_left = self._pending_until == 0.0
+        self._fail("The checkpoint worker died" if has_left else "The checkpoint worker hung and was killed")
+        self.submit(job)
+
+    def _fail(self, what: str) -> None:
+        self._reap(0.0)
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            self._why_in_line = what
+            self._on_event(f"{what}; checkpoints are now written by the training process itself, which is slower.")
+        else:
+            self._on_event(f"{what}; it is replaced.")
+
+    def _reap(self, patience_secs: float) -> None:
+        """End the worker, by force once patience is over, and wait for it."""
+        until = time.monotonic() + patience_secs
+        while self._pid is not None and os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() >= until:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                break
+            time.sleep(0.002)
+        self._pid = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- jobs --------------------------------------------------------------------------------------------------
+
+    def _send(self, job: Job) -> None:
+        assert self._connection is not None
+        self._pending_until = time.monotonic() + job.deadline_secs
+        try:
+            self._connection.send(job)
+        except OSError:
+            self._recover()
+
+    def _receive(self, timeout_secs: float) -> bool:
+        """Take an answer within the time given; False if there is none, or no worker to give one."""
+        if self._connection is None or self._pending is None:
+            return self._pending is None
+        try:
+            if not self._connection.poll(timeout_secs):
+                return False
+            done = self._connection.recv()
+        except (EOFError, OSError):
+            self._pending_until = 0.0
+            return False
+        self._failures = 0
+        self._finish(done)
+        return True
+
+    def _write_in_line(self, contents: list[bundle.Content]) -> None:
+        job = self._pending
+        assert job is not None
+        cpu, wall = time.process_time(), time.perf_counter()
+        num_bytes, error = 0, None
+        try:
+            num_bytes = bundle.write(Path(job.folder), contents, job.manifest, job.files)
+        except Exception as reason:  # noqa: BLE001 - a checkpoint that fails must not take training down
+            error = f"{type(reason).__name__}: {reason}".splitlines()[0]
+        self._finish(
+            Done(job.number, num_bytes, time.process_time() - cpu, time.perf_counter() - wall, error)
+        )
+
+    def _finish(self, done: Done) -> None:
+        job, self._pending = self._pending, None
+        assert job is not None
+        self._on_done(job, done)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def _has_room(self, layout: Layout) -> bool:
+        available = memory.available_bytes()
+        if available is None or layout.num_bytes + _MEMORY_SLACK_BYTES <= available:
+            return True
+        if not self.is_in_line:
+            self._why_in_line = "not enough memory"
+            self._on_event(
+                f"A copy of the training state needs {layout.num_bytes / 1e6:.0f} MB and the machine has "
+                f"{available / 1e6:.0f} MB free; checkpoints are written in line, which is slower."
+            )
+        return False
+
+    def _release_arena(self) -> None:
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+
+def job_for(
+    number: int,
+    folder: Path,
+    layout: Layout,
+    strings: Mapping[str, Any],
+    manifest: dict[str, Any],
+    files: dict[str, bytes],
+) -> Job:
+    """Describe one checkpoint for the worker."""
+    return Job(
+        number, str(folder), layout, dict(strings), manifest, files, deadline_secs(layout.num_bytes)
+    )
