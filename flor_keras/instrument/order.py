@@ -1,0 +1,218 @@
+"""Walk a program in the order it runs, without running it, to see how its log lines stand to the training."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from flor_keras.instrument import keras_words as words
+from flor_keras.instrument.calls import Calls
+from flor_keras.instrument.index import ClassKind, Scope, kind_of_name
+from flor_keras.instrument.levels import Level, dearest
+from flor_keras.instrument.syntax import (
+    Comprehension,
+    FunctionNode,
+    Loop,
+    children_here,
+    inner_parts,
+    own_nodes,
+)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the walk is: after a training or not, how deep in a main loop, or inside code that Keras runs."""
+
+    is_after: bool = False
+    depth: int = 0  # 1 in the body of a main loop, 2 in a loop inside it
+    inside: Level | None = None
+
+    @property
+    def level(self) -> Level:
+        if self.inside is not None:
+            return self.inside
+        if self.depth:
+            return Level.EPOCH if self.depth == 1 else Level.STEP
+        return Level.AFTER if self.is_after else Level.SETUP
+
+
+class ExecutionOrder:
+    """The level of every ``flor.log`` call of a program, as ``levels``."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.index = calls.index
+        self._walked: dict[tuple[Scope, _Place], _Place] = {}
+        self.levels: dict[ast.Call, Level] = {}
+        self._walk_program()
+
+    def _walk_program(self) -> None:
+        self._run(self.index.files[self.index.script].top, _Place())
+        for file in self.index.files.values():  # modules imported in ways the walk cannot see
+            if not any(scope is file.top for scope, _ in self._walked):
+                self._run(file.top, _Place())
+        for scope, level in self.calls.entries.items():
+            self._run(scope, _Place(inside=level))
+        reached = {scope for scope, _ in self._walked}
+        for scope in self.index.scopes:  # nothing is seen to call these
+            if scope not in reached:
+                self._run(scope, _Place(inside=Level.STEP))
+
+    def _run(self, scope: Scope, place: _Place) -> _Place:
+        """Walk a function or module that runs at ``place``; give the place where it ends."""
+        key = scope, place
+        if key not in self._walked:
+            self._walked[key] = place  # a recursive call finds this
+            mains = _main_loops(scope, self.calls)
+            end = _Walk(self, scope, mains).all(inner_parts(scope.node), place)
+            for other in self.calls.decorating(scope):
+                self._run(other, place)
+            self._walked[key] = replace(end, depth=place.depth)
+        return self._walked[key]
+
+    def enter(self, scopes: Iterable[Scope], place: _Place) -> _Place:
+        """Walk functions called at ``place``; training in any of them counts."""
+        ends = [self._run(scope, place) for scope in scopes]
+        return replace(place, is_after=place.is_after or any(end.is_after for end in ends))
+
+    def note(self, call: ast.Call, level: Level) -> None:
+        """Remember that a log call was met at a level."""
+        self.levels[call] = dearest(level, self.levels.get(call, level))
+
+
+@dataclass
+class _Walk:
+    """The walk through one function or module."""
+
+    order: ExecutionOrder
+    scope: Scope
+    mains: set[ast.AST]
+
+    def all(self, nodes: Iterable[ast.AST | None], place: _Place) -> _Place:
+        for node in nodes:
+            place = self.one(node, place) if node is not None else place
+        return place
+
+    def one(self, node: ast.AST, place: _Place) -> _Place:
+        match node:
+            case ast.For() | ast.AsyncFor() | ast.While():
+                return self._loop(node, place)
+            case ast.If(test=test, body=body, orelse=orelse):
+                return self._branches(self.one(test, place), [body, orelse])
+            case ast.Match(subject=subject, cases=cases):
+                return self._branches(self.one(subject, place), [case.body for case in cases])
+            case ast.Import() | ast.ImportFrom():
+                return self._import(node, place)
+            case ast.Assign(targets=targets, value=value):
+                return self.all([value, *targets], place)
+            case _:
+                return self._plain(node, place)
+
+    def _plain(self, node: ast.AST, place: _Place) -> _Place:
+        """Everything inside first, as Python evaluates arguments before it calls."""
+        place = self.all(self._inside(node), place)
+        flor = self.order.index.files[self.scope.path].flor
+        if isinstance(node, ast.Call):
+            if flor.is_call(node, "log"):
+                self.order.note(node, place.level)
+            if self._is_fit(node):
+                place = replace(place, is_after=True)
+        return self.order.enter(self.order.calls.run_by(self.scope, node), place)
+
+    def _inside(self, node: ast.AST) -> list[ast.AST]:
+        """List child nodes in running order: comprehensions iterate before they compute."""
+        children = children_here(node)
+        if isinstance(node, Comprehension):
+            return sorted(children, key=lambda child: not isinstance(child, ast.comprehension))
+        return children
+
+    def _loop(self, node: Loop, place: _Place) -> _Place:
+        outer = place.depth
+        head = node.test if isinstance(node, ast.While) else node.iter
+        place = self.one(head, place)
+        depth = max(1, outer) if node in self.mains else min(2, outer + 1) if outer else 0
+        depth = 2 if node in self.mains and outer else depth
+        place = replace(self.all(node.body, replace(place, depth=depth)), depth=outer)
+        if node in self.mains and not outer:
+            place = replace(place, is_after=True)
+        return self.all(node.orelse, place)
+
+    def _branches(self, place: _Place, branches: list[list[ast.stmt]]) -> _Place:
+        ends = [self.all(branch, place) for branch in branches]
+        return replace(place, is_after=any(end.is_after for end in ends) or place.is_after)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, place: _Place) -> _Place:
+        for path in self.order.index.imported_paths(self.scope.path, node):
+            top = self.order.index.files[path].top
+            if not any(scope is top for scope, _ in self.order._walked):  # a module runs once
+                place = self.order.enter([top], place)
+        return place
+
+    def _is_fit(self, call: ast.Call) -> bool:
+        """Tell Keras's ``fit`` from another library's, and from a method that calls Keras's itself."""
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "fit"):
+            return False
+        if any(keyword.arg in words.FIT_KEYWORDS for keyword in call.keywords):
+            return True
+        return not self._is_other_library(call.func.value) and not self._is_plain_method(call.func)
+
+    def _is_plain_method(self, called: ast.Attribute) -> bool:
+        found = self.order.calls.run_by(self.scope, called)
+        return bool(found) and all(s.owner and ClassKind.OBJECT not in s.owner.kinds for s in found)
+
+    def _is_other_library(self, receiver: ast.expr) -> bool:
+        """Tell whether an object is made by an import that is not Keras: ``StandardScaler()``."""
+        if isinstance(receiver, ast.Name):
+            made = [v for t, v in _assigned(self.scope) if isinstance(t, ast.Name) and t.id == receiver.id]
+            return bool(made) and all(
+                isinstance(value, ast.Call) and self._is_other_library(value) for value in made
+            )
+        name = (
+            self.order.index.absolute(self.scope.path, receiver.func)
+            if isinstance(receiver, ast.Call)
+            else None
+        )
+        if name is None or self.order.index.resolve(self.scope.path, name):
+            return False
+        is_keras = (
+            name.partition(".")[0] in ("keras", "tensorflow", "tf_keras")
+            or kind_of_name(name) is ClassKind.OBJECT
+        )
+        return not is_keras and self.order.index.module_path(self.scope.path, name.rpartition(".")[0]) is None
+
+
+def _assigned(scope: Scope) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Assign):
+            yield from ((target, node.value) for target in node.targets)
+
+
+def _main_loops(scope: Scope, calls: Calls) -> set[ast.AST]:
+    """Find the loops over ``flor.loop``; in a function under ``@flor.record`` without one, the outermost.
+
+    Of several outermost loops those with a loop inside are meant, where there are any.
+    """
+    flor = calls.index.files[scope.path].flor
+    loops = [node for node in own_nodes(scope.node) if isinstance(node, Loop)]
+    explicit: set[ast.AST] = {
+        n for n in loops if isinstance(n, ast.For) and any(flor.is_call(c, "loop") for c in ast.walk(n.iter))
+    }
+    decorators = getattr(scope.node, "decorator_list", [])
+    is_recorded = any(flor.meaning(d.func if isinstance(d, ast.Call) else d) == "record" for d in decorators)
+    if explicit or not is_recorded:
+        return explicit
+    nested = {inner for loop in loops for inner in _loops_inside(loop)}
+    outermost = {loop for loop in loops if loop not in nested}
+    return {loop for loop in outermost if _loops_inside(loop)} or set(outermost)
+
+
+def _loops_inside(loop: ast.AST) -> list[ast.AST]:
+    todo = children_here(loop)
+    found: list[ast.AST] = []
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, FunctionNode):
+            found += [node] if isinstance(node, Loop) else []
+            todo += children_here(node)
+    return found
