@@ -1,0 +1,137 @@
+"""The tables of logged values. Recorded entries are never changed; hindsight entries join them, marked by a replay."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from flor_keras.records import Entry, Position, Verdict
+from flor_keras.store import layout
+from flor_keras.store.connection import Connection
+from flor_keras.store.values import decode, encode
+
+# What belongs to no loop comes first, what belongs to an epoch as a whole after its steps.
+POSITION_ORDER = "loop NULLS FIRST, epoch NULLS LAST, step NULLS LAST"
+NO_LOOP, NO_EPOCH, NO_STEP = -1, 2**63 - 1, 2**63 - 1
+
+
+class Column(NamedTuple):
+    """The entries of one name in one run, column by column, in order of insertion.
+
+    A missing loop is NO_LOOP, a missing epoch or step NO_EPOCH or NO_STEP, so that plain integers sort as positions do.
+    """
+
+    loops: tuple[int, ...]
+    epochs: tuple[int, ...]
+    steps: tuple[int, ...]
+    kinds: tuple[int, ...]
+    values: tuple[Any, ...]  # as stored; `values.decode` reads them
+    replays: tuple[int | None, ...]  # None where recorded
+
+
+class EntryTables(Connection):
+    """Reads and writes entries."""
+
+    def add_entries(
+        self, run: str, entries: list[Entry], replay: int | None = None, verdict: Verdict | None = None
+    ) -> None:
+        """Add all `entries` or, if one cannot be stored, none.
+
+        With `replay` they are hindsight entries: they take the place of those that earlier replays gave for the
+        same name and position, never of recorded ones.
+
+        Raises:
+            UsageError: a value is of a type that cannot be stored.
+        """
+        if not entries:
+            return
+        number, arrays = self._number(run), layout.arrays_folder(self.path, run)
+        encoded = [encode(entry.value, arrays) for entry in entries]
+        with self._transaction() as connection:
+            names = _name_numbers(connection, {entry.name for entry in entries})
+            if replay is not None:
+                _drop_earlier(connection, number, replay, {(names[name], *at) for name, _, at in entries})
+            first = _take_numbers(connection, number, len(entries))
+            word = None if verdict is None else verdict.value
+            connection.executemany(
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (number, names[name], at, loop, epoch, step, kind, column, replay, word)
+                    for at, ((name, _, (loop, epoch, step)), (kind, column)) in enumerate(
+                        zip(entries, encoded, strict=True), first
+                    )
+                ),
+            )
+
+    def entries(
+        self, run: str, names: Iterable[str] | None = None, recorded: bool | None = None
+    ) -> list[Entry]:
+        """Return entries by position, then by insertion; only recorded (True) or hindsight (False) ones if asked."""
+        wanted = self.names(run) if names is None else list(dict.fromkeys(names))
+        origin = {None: "", True: "AND replay IS NULL", False: "AND replay IS NOT NULL"}[recorded]
+        marks = ", ".join("?" * len(wanted))
+        rows = self._rows(
+            "SELECT names.name, kind, value, loop, epoch, step FROM entries JOIN names ON names.number = entries.name "
+            f"WHERE run = ? AND entries.name IN (SELECT number FROM names WHERE name IN ({marks})) {origin} "
+            f"ORDER BY {POSITION_ORDER}, entries.number",
+            self._number(run),
+            *wanted,
+        )
+        arrays = layout.arrays_folder(self.path, run)
+        return [Entry(name, decode(kind, column, arrays), Position(*at)) for name, kind, column, *at in rows]
+
+    def names(self, run: str) -> list[str]:
+        """Return the names logged in a run in the order they first came."""
+        return list(self.name_counts(run, is_counting=False))
+
+    def name_counts(self, run: str, is_counting: bool = True) -> dict[str, tuple[int, int]]:
+        """Return {name: (recorded, hindsight)}: how many entries each name has, in the order the names first came."""
+        same = "FROM entries WHERE run = ? AND name = names.number"
+        first = f"(SELECT number {same} ORDER BY number LIMIT 1)"
+        if not is_counting:
+            sql = f"SELECT name, 0, 0 FROM (SELECT name, {first} AS first FROM names)"
+            values = [self._number(run)]
+        else:
+            hindsight = f"(SELECT count(*) {same} AND replay IS NOT NULL)"
+            sql = (
+                f"SELECT name, total - hindsight, hindsight FROM (SELECT name, {first} AS first, "
+                f"(SELECT count(*) {same}) AS total, {hindsight} AS hindsight FROM names)"
+            )
+            values = [self._number(run)] * 3
+        rows = self._rows(f"{sql} WHERE first IS NOT NULL ORDER BY first", *values)
+        return {name: (recorded, hindsight) for name, recorded, hindsight in rows}
+
+    def column(self, run: str, name: str) -> Column | None:
+        """Return all entries of one name in one run for bulk reading; None if there are none."""
+        rows = self._rows(
+            "SELECT ifnull(loop, ?), ifnull(epoch, ?), ifnull(step, ?), kind, value, replay FROM entries "
+            "WHERE run = ? AND name = (SELECT number FROM names WHERE name = ?) ORDER BY number",
+            *(NO_LOOP, NO_EPOCH, NO_STEP, self._number(run), name),
+        )
+        return Column(*zip(*rows, strict=True)) if rows else None
+
+
+def _name_numbers(connection: sqlite3.Connection, names: set[str]) -> dict[str, int]:
+    """Return the number of each name, new ones added."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO names (name) VALUES (?)", [(name,) for name in sorted(names)]
+    )
+    sql = "SELECT number FROM names WHERE name = ?"
+    return {name: connection.execute(sql, (name,)).fetchone()[0] for name in names}
+
+
+def _take_numbers(connection: sqlite3.Connection, run: int, count: int) -> int:
+    """Reserve `count` consecutive entry numbers of a run and return the first."""
+    sql = "UPDATE runs SET num_entries = num_entries + ? WHERE number = ? RETURNING num_entries"
+    return int(connection.execute(sql, (count, run)).fetchone()[0]) - count
+
+
+def _drop_earlier(
+    connection: sqlite3.Connection, run: int, replay: int, places: set[tuple[Any, ...]]
+) -> None:
+    connection.executemany(
+        "DELETE FROM entries INDEXED BY hindsight_entries WHERE run = ? AND name = ? AND loop IS ? AND epoch IS ? AND step IS ? "
+        "AND replay IS NOT NULL AND replay <> ?",
+        [(run, *place, replay) for place in places],
+    )

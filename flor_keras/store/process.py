@@ -1,0 +1,29 @@
+"""Which process records a run, and whether it still lives. A pid alone would lie once it is used again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+
+def process_identity() -> tuple[int, str, str]:
+    """Return pid, host and start time of this process, as a `RunRecord` wants them."""
+    pid = os.getpid()
+    return pid, socket.gethostname(), _started(pid) or ""
+
+
+def is_gone(pid: int, host: str, process_started: str) -> bool:
+    """Tell whether the process is certainly gone. Of another host nothing is certain."""
+    return host == socket.gethostname() and _started(pid) != process_started
+
+
+def _started(pid: int) -> str | None:
+    """Return the start time in clock ticks since boot (field 22 of proc_pid_stat(5)); None if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # Field 2 is the program's name in parentheses and may hold spaces and parentheses itself.
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in ("Z", "X") else fields[18]

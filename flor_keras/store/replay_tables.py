@@ -1,0 +1,119 @@
+"""The tables of checkpoints and of replays. A checkpoint's row is written after its folder is whole on disk."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from flor_keras.records import CheckpointRecord, Kind, Verdict
+from flor_keras.store.connection import Connection, from_json
+from flor_keras.store.values import to_json
+
+_CHECKPOINT_COLUMNS = (
+    "loop, epoch, step, kind, path, num_bytes, stall_secs, worker_cpu_secs, created_at, error"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """One replay of a run, under way (status "running") or over."""
+
+    id: int
+    run: str
+    level: str
+    names: list[str]
+    epochs: list[Any]
+    plan: dict[str, Any]
+    started_at: float
+    status: str
+    seconds: float | None
+    verdict: Verdict | None
+    max_abs_diff: float | None
+    report: dict[str, Any] | None
+
+
+class ReplayTables(Connection):
+    """Reads and writes checkpoints and replays."""
+
+    def add_checkpoint(self, checkpoint: CheckpointRecord) -> None:
+        """Add a checkpoint, committed or failed, in place of one with the same path."""
+        row = (checkpoint.loop, checkpoint.epoch, checkpoint.step, checkpoint.kind.value, checkpoint.path)
+        costs = (checkpoint.num_bytes, checkpoint.stall_secs, checkpoint.worker_cpu_secs)
+        with self._transaction() as connection:
+            connection.execute(
+                f"INSERT OR REPLACE INTO checkpoints (run, {_CHECKPOINT_COLUMNS}) VALUES (?{', ?' * 10})",
+                (self._number(checkpoint.run), *row, *costs, checkpoint.created_at, checkpoint.error),
+            )
+
+    def checkpoints(self, run: str, loop: int | None = None) -> list[CheckpointRecord]:
+        """Return the checkpoints of a run or of one loop of it in the order of training, failed ones included."""
+        rows = self._rows(
+            f"SELECT {_CHECKPOINT_COLUMNS} FROM checkpoints WHERE run = ? AND loop = ifnull(?, loop) "
+            "ORDER BY loop, kind = 'after', epoch, kind = 'epoch_end', step",
+            *(self._number(run), loop),
+        )
+        return [CheckpointRecord(run, *row[:3], Kind(row[3]), *row[4:]) for row in rows]
+
+    def begin_replay(
+        self, run: str, level: str, names: list[str], epochs: list[Any], plan: dict[str, Any]
+    ) -> int:
+        """Add a replay that is under way and return its number."""
+        with self._transaction() as connection:
+            cursor = connection.execute(
+                "INSERT INTO replays (run, level, names, epochs, plan, started_at, status) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    self._number(run),
+                    level,
+                    to_json(names),
+                    to_json(epochs),
+                    to_json(plan),
+                    time.time(),
+                    "running",
+                ),
+            )
+            return int(cursor.lastrowid or 0)
+
+    def finish_replay(
+        self,
+        replay: int,
+        status: str,
+        seconds: float,
+        verdict: Verdict | None,
+        max_abs_diff: float | None,
+        report: dict[str, Any],
+    ) -> None:
+        """Say how a replay ended and what comparing it with the record gave."""
+        word = None if verdict is None else verdict.value
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE replays SET status = ?, seconds = ?, verdict = ?, max_abs_diff = ?, report = ? WHERE id = ?",
+                (str(status), seconds, word, max_abs_diff, to_json(report), replay),
+            )
+
+    def replays(self, run: str) -> list[ReplayRow]:
+        """Return the replays of a run, oldest first."""
+        rows = self._rows(
+            "SELECT id, level, names, epochs, plan, started_at, status, seconds, verdict, max_abs_diff, report "
+            "FROM replays WHERE run = ? ORDER BY id",
+            self._number(run),
+        )
+        return [_replay_row(run, row) for row in rows]
+
+
+def _replay_row(run: str, row: tuple[Any, ...]) -> ReplayRow:
+    number, level, names, epochs, plan, started_at, status, seconds, verdict, max_abs_diff, report = row
+    return ReplayRow(
+        *(
+            number,
+            run,
+            level,
+            from_json(names),
+            from_json(epochs),
+            from_json(plan),
+            started_at,
+            status,
+            seconds,
+        ),
+        *(verdict and Verdict(verdict), max_abs_diff, from_json(report)),
+    )
