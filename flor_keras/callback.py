@@ -1,0 +1,92 @@
+"""FlorKeras, the callback, and how `fit` calls reach the session of this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from flor_keras import keras_internals, session
+from flor_keras.errors import UsageError
+
+DEFAULT_OVERHEAD = 1 / 15
+
+
+class FlorKeras(keras.callbacks.Callback):
+    """Record a `fit` call so that numbers can be computed after it is over.
+
+    `model.fit(x, y, callbacks=[flor.FlorKeras()])` is all there is to do. Its place in the list does not matter. Training is not
+    changed, and nothing that goes wrong here ends it. Every `fit` call of a program is one loop of its run.
+
+    Args:
+      store: the folder of the store; `.flor` at the top of the script's git work tree, else beside the script, if
+        not given. The variable FLOR_STORE says otherwise for a whole program.
+      name: a name for the run, to find it by.
+      overhead: the share of training time recording may cost; more than that is told at the end of `fit`.
+
+    Raises:
+      StoreError: the store cannot be written; raised when `fit` begins, before its first epoch.
+    """
+
+    def __init__(
+        self, store: str | Path | None = None, name: str | None = None, overhead: float = DEFAULT_OVERHEAD
+    ) -> None:
+        super().__init__()
+        if not 0 < overhead <= 1:
+            raise UsageError(
+                f"overhead is {overhead}; expected a share of training time between 0 and 1, such as 1/15."
+            )
+        self.store = store
+        self.name = name
+        self.overhead = overhead
+        self.loop: Any = None  # the loop that is being recorded
+        keras_internals.hook_fit(_fit)
+
+    # Within `fit` the session begins and ends the loop around the call. Where a program calls its callbacks itself,
+    # `on_train_begin` and `on_train_end` do.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Checkpoint the state before the first step."""
+        if self.loop is None:
+            self.loop = session.ensure(self.store, self.name).begin_fit(is_own=True)
+        self.loop.begin(self.model, self.params)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note the position; within `fit` a callback in front of all others does."""
+        if self.loop.is_own:
+            self.loop.epoch_begin(epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Record the epoch's logs and checkpoint its end."""
+        self.loop.epoch_end(epoch, logs or {})
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End a loop that was not begun by `fit`."""
+        if self.loop is not None and self.loop.is_own:
+            self.loop.end(getattr(self.model, "history", None), self.overhead)
+            self.loop = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FlorKeras:
+        return FlorKeras(self.store, self.name, self.overhead)
+
+    def __reduce__(self) -> Any:
+        return FlorKeras, (self.store, self.name, self.overhead)
+
+
+def flattened(callbacks: Any) -> list[Any]:
+    """Return the callbacks of a `fit` call as a flat list, whichever way they were given."""
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(keras.tree.flatten(callbacks))
+
+
+def _fit(call: keras_internals.FitCall) -> Any:
+    """Stand in for `Model.fit`: give the call to the session if FlorKeras is among its callbacks."""
+    callbacks = flattened(call.arguments.get("callbacks"))
+    ours = [callback for callback in callbacks if isinstance(callback, FlorKeras)]
+    if not ours or ours[0].loop is not None:
+        return call.make()
+    return session.ensure(ours[0].store, ours[0].name).fit(call, callbacks, ours[0])

@@ -1,0 +1,134 @@
+"""Taking the checkpoints of a run: snapshot, hand over to the writer, add the row once it is committed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flor_keras.checkpoint.worker import Done, Job
+from flor_keras.checkpoint.writer import Writer, job_for
+from flor_keras.records import CheckpointRecord, Kind, Position
+from flor_keras.state.capture import Snapshot, small_contents
+from flor_keras.state.variables import State, gather
+from flor_keras.store import layout
+
+
+@dataclass
+class Cost:
+    """What recording took from training so far, in seconds."""
+
+    stall_secs: float = 0.0
+    worker_cpu_secs: float = 0.0
+
+    @property
+    def total_secs(self) -> float:
+        """The stall, and the worker's share of the machine."""
+        return self.stall_secs + self.worker_cpu_secs / (os.cpu_count() or 1)
+
+
+class Checkpoints:
+    """Takes the checkpoints of one run.
+
+    Args:
+      store: the store's folder.
+      run: the run's id.
+      on_row: called with the row of each checkpoint, committed or failed, by the thread that learns of it.
+      on_event: called with a sentence when something goes wrong.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        run: str,
+        on_row: Callable[[CheckpointRecord], None],
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._on_row = on_row
+        self._snapshot: Snapshot | None = None
+        self._number = 0
+        self._taken: dict[int, tuple[Position, Kind, float]] = {}
+        self.cost = Cost()
+        folder = layout.checkpoint_folder(store, run, Position(0, 0, 0), Kind.START).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = Writer(folder, self._on_done, on_event)
+
+    def take(
+        self, position: Position, kind: Kind, roots: Mapping[str, Any], manifest: dict[str, Any]
+    ) -> None:
+        """Checkpoint the state reached from ``roots``; returns when it is copied, not when it is written."""
+        began = time.perf_counter()
+        state = gather(roots)
+        snapshot = self._snapshot_of(state)
+        small = {c.name: (c.dtype, c.shape, c.raw) for c in small_contents(state, snapshot)}
+        job = job_for(self._number, self._folder(position, kind), snapshot.layout, small,
+                      {**manifest, **_description(state, position, kind)}, {})
+        arena = self._writer.prepare(snapshot.layout)
+        self._taken[self._number] = (position, kind, 0.0)
+        if arena is None:
+            self._writer.write_now(job, snapshot.contents())
+        else:
+            snapshot.copy_into(arena)
+            self._writer.submit(job)
+        self._number += 1
+        self._note_stall(job.number, time.perf_counter() - began)
+
+    def poll(self) -> None:
+        """Take note of what the worker has committed; never waits."""
+        self._writer.poll()
+
+    def finish(self) -> None:
+        """Wait until every checkpoint is committed or given up."""
+        self._writer.wait()
+
+    def close(self) -> None:
+        """Finish, and end the worker."""
+        self._writer.close()
+
+    def _snapshot_of(self, state: State) -> Snapshot:
+        if self._snapshot is None or not self._snapshot.is_of(state):
+            self._snapshot = Snapshot(state)
+        return self._snapshot
+
+    def _folder(self, position: Position, kind: Kind) -> Path:
+        return layout.checkpoint_folder(self._store, self._run, position, kind)
+
+    def _note_stall(self, number: int, secs: float) -> None:
+        self.cost.stall_secs += secs
+        if number in self._taken:
+            position, kind, _ = self._taken[number]
+            self._taken[number] = (position, kind, secs)
+
+    def _on_done(self, job: Job, done: Done) -> None:
+        position, kind, stall_secs = self._taken.pop(job.number)
+        self.cost.worker_cpu_secs += done.cpu_secs
+        assert position.loop is not None and position.epoch is not None and position.step is not None
+        self._on_row(
+            CheckpointRecord(
+                run=self._run,
+                loop=position.loop,
+                epoch=position.epoch,
+                step=position.step,
+                kind=kind,
+                path=layout.checkpoint_path(self._run, position, kind),
+                num_bytes=done.num_bytes,
+                stall_secs=stall_secs,
+                worker_cpu_secs=done.cpu_secs,
+                created_at=time.time(),
+                error=done.error,
+            )
+        )
+
+
+def _description(state: State, position: Position, kind: Kind) -> dict[str, Any]:
+    return {
+        "position": {"loop": position.loop, "epoch": position.epoch, "step": position.step, "kind": kind.value},
+        "metrics": sorted(state.metric_names),
+        "optimizers": list(state.optimizers),
+        "tables": sorted(state.tables),
+    }

@@ -1,0 +1,160 @@
+"""Recording one `fit` call: its position, its logs, its checkpoints. Runs in the training process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from flor_keras import keras_internals
+from flor_keras.recording.recorder import Recorder
+from flor_keras.records import Entry, Kind, LoopRecord, Position
+
+
+class FitLoop:
+    """One recorded `fit` call. Its methods are called at the moments their names say, and never raise.
+
+    Args:
+      recorder: the run the loop belongs to.
+      loop: its number.
+      is_own: the program calls its callbacks itself; there is no `fit` around the loop.
+      initial_epoch: the first epoch, as `fit` was asked.
+    """
+
+    def __init__(self, recorder: Recorder, loop: int, is_own: bool, initial_epoch: int = 0) -> None:
+        self._recorder = recorder
+        self.loop = loop
+        self.is_own = is_own
+        self._roots: dict[str, Any] = {}
+        self._epoch = initial_epoch
+        self._steps_done = 0
+        self._began = time.perf_counter()
+        self._cost_before = 0.0
+
+    def begin(self, model: Any, params: Mapping[str, Any]) -> None:
+        """The first step comes next; every other callback has had its `on_train_begin`."""
+        with self._recorder.shielded("Recording the beginning of fit"):
+            resumed = keras_internals.initial_epoch(model)
+            self._epoch = self._epoch if resumed is None else resumed
+            self._roots = {"model": model}
+            self._cost_before = self._recorder.checkpoints.cost.total_secs
+            self._began = time.perf_counter()
+            record = LoopRecord(
+                run=self._recorder.run,
+                loop=self.loop,
+                kind="fit",
+                name=model.name,
+                initial_epoch=self._epoch,
+                epochs=params.get("epochs"),
+                steps=params.get("steps"),
+                started_at=time.time(),
+            )
+            self._recorder.journal.post(lambda store: store.begin_loop(record))
+            self._recorder.move(Position(self.loop))
+            self._take(Kind.START, {})
+
+    def epoch_begin(self, epoch: int) -> None:
+        """An epoch begins; no other callback knows yet."""
+        self._epoch = epoch
+        self._steps_done = 0
+        self._recorder.move(Position(self.loop, epoch))
+
+    def batch_begin(self, step: int) -> None:
+        """A step begins; no other callback knows yet."""
+        self._recorder.move(Position(self.loop, self._epoch, step))
+
+    def batch_end(self, step: int) -> None:
+        """A step has ended; with several steps per execution, ``step`` is the last of them."""
+        self._steps_done = step + 1
+        self._recorder.move(Position(self.loop, self._epoch, step))
+
+    def steps_end(self) -> None:
+        """The epoch's steps are over; what is logged from here on belongs to the epoch as a whole."""
+        self._recorder.move(Position(self.loop, self._epoch))
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """An epoch is over; every other callback has had its `on_epoch_end`."""
+        with self._recorder.shielded("Recording the end of an epoch"):
+            position = Position(self.loop, epoch)
+            for name, value in logs.items():
+                self._recorder.journal.entries.append(Entry(name, value, position))
+            self._take(Kind.EPOCH_END, {"logs": dict(logs)})
+
+    def end(self, history: Any, overhead: float) -> None:
+        """`fit` has returned; what its last callbacks did to the model is done."""
+        with self._recorder.shielded("Recording the end of fit"):
+            described = described_history(history)
+            self._take(Kind.AFTER, {"history": described})
+            self._recorder.checkpoints.finish()
+            run, loop, now = self._recorder.run, self.loop, time.time()
+            self._recorder.journal.post(lambda store: store.finish_loop(run, loop, described, now))
+            self._recorder.move(Position(self.loop))
+            self._tell_overhead(overhead)
+
+    def _take(self, kind: Kind, manifest: dict[str, Any]) -> None:
+        position = Position(self.loop, self._epoch, self._steps_done)
+        self._recorder.checkpoints.take(position, kind, self._roots, manifest)
+
+    def _tell_overhead(self, overhead: float) -> None:
+        secs = time.perf_counter() - self._began
+        share = (self._recorder.checkpoints.cost.total_secs - self._cost_before) / secs
+        if share > overhead:
+            self._recorder.note(
+                f"Recording loop {self.loop} took {share:.1%} of its {secs:.1f} s, more than overhead={overhead:.1%}."
+            )
+
+
+class _Front(keras.callbacks.Callback):
+    """Stands before all other callbacks, so that what they log has the right position."""
+
+    def __init__(self, loop: FitLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._loop.epoch_begin(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._loop.batch_begin(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._loop.batch_end(batch)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._loop.steps_end()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._loop.steps_end()
+
+
+def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: list[Any], flor: Any) -> Any:
+    """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
+    loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
+    others = [callback for callback in callbacks if not isinstance(callback, type(flor))]
+    ordered = [_Front(loop), *others, flor]
+    given = call.arguments.get("callbacks")
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks[:] = ordered
+    else:
+        call.arguments["callbacks"] = ordered
+    flor.loop = loop
+    try:
+        history = call.make()
+    except BaseException as error:
+        recorder.fail(error)
+        recorder.move(Position(loop.loop))
+        raise
+    finally:
+        flor.loop = None
+    recorder.succeed()
+    loop.end(history, flor.overhead)
+    return history
+
+
+def described_history(history: Any) -> dict[str, Any] | None:
+    """Return what a `History` holds, as plain values."""
+    if history is None:
+        return None
+    return {"epoch": list(history.epoch), "history": dict(history.history), "params": dict(history.params or {})}

@@ -1,0 +1,112 @@
+"""The journal: the one thread that writes a run's rows to the store, so that training never waits for the disk.
+
+Entries and other rows are handed over in memory and written a few times a second. When the store cannot be
+written (a full disk), rows are kept and tried again; what is lost in the end is counted and told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from flor_keras.errors import StoreError
+from flor_keras.records import Entry
+from flor_keras.store.database import Store
+
+FLUSH_SECS = 0.25
+_CLOSE_SECS = 30.0
+_KEPT_ENTRIES = 5_000_000  # what a store that cannot be written may cost in memory
+
+Write = Callable[[Store], None]
+
+
+class Journal:
+    """Writes rows of one run in the background.
+
+    Args:
+      store: the store's folder; it exists and is writable.
+      run: the run's id.
+      on_tick: called by the thread each time round.
+      on_event: called with a sentence when rows cannot be written.
+    """
+
+    def __init__(
+        self, store: Path, run: str, on_tick: Callable[[], None], on_event: Callable[[str], None]
+    ) -> None:
+        self._store_path = store
+        self._run = run
+        self._on_tick = on_tick
+        self._on_event = on_event
+        self.entries: deque[Entry] = deque(maxlen=_KEPT_ENTRIES)  # append to it; the thread takes from the left
+        self._writes: deque[Write] = deque()
+        self._batch: list[Entry] = []
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run_thread, name="flor_keras journal", daemon=True)
+        self._thread.start()
+
+    def post(self, write: Write) -> None:
+        """Have ``write`` called with the store by the journal's thread, in the order posted."""
+        self._writes.append(write)
+
+    def close(self) -> None:
+        """Write what is left and end the thread; gives up after a deadline."""
+        self._is_closing.set()
+        self._thread.join(_CLOSE_SECS)
+        lost = len(self.entries) + len(self._batch) + len(self._writes)
+        if lost:
+            self._on_event(f"{lost} rows could not be written to {self._store_path} and are lost.")
+
+    def _run_thread(self) -> None:
+        store: Store | None = None
+        has_told = False
+        is_last = False
+        while not is_last:
+            is_last = self._is_closing.wait(FLUSH_SECS)
+            try:
+                store = store or Store.open(self._store_path)
+                self._flush(store)
+                self._on_tick()
+                self._flush(store)
+                has_told = False
+            except (StoreError, OSError) as error:
+                if not has_told:
+                    self._on_event(f"Rows cannot be written for now and are kept in memory: {error}")
+                has_told = True
+                time.sleep(FLUSH_SECS)
+        if store is not None:
+            store.close()
+
+    def _flush(self, store: Store) -> None:
+        while self.entries or self._batch or self._writes:
+            self._take_batch()
+            if self._batch:
+                self._write_entries(store)
+            elif self._writes:
+                self._attempt(self._writes[0], store)
+                self._writes.popleft()
+
+    def _attempt(self, write: Write, store: Store) -> None:
+        """Write; what can be written later is kept by the caller, what never can is told and given up."""
+        try:
+            write(store)
+        except (StoreError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - one bad row must not keep the others from the store
+            self._on_event(f"A row could not be written: {type(error).__name__}: {error}")
+
+    def _take_batch(self) -> None:
+        while self.entries and len(self._batch) < 50_000:
+            self._batch.append(self.entries.popleft())
+
+    def _write_entries(self, store: Store) -> None:
+        batch, self._batch = self._batch, []
+        try:
+            store.add_entries(self._run, batch)
+        except (StoreError, OSError):
+            self._batch = batch
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._on_event(f"{len(batch)} entries could not be written: {type(error).__name__}: {error}")

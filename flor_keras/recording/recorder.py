@@ -1,0 +1,199 @@
+"""The recorder: one run, from the first thing worth recording to the end of the process.
+
+No failure of ours reaches the program: every entrance from it is shielded, what goes wrong is told once on standard
+error and kept with the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flor_keras.errors import FlorError
+from flor_keras.instrument.sources import project_root, project_sources
+from flor_keras.recording.journal import Journal
+from flor_keras.records import Entry, Position, RunRecord, Status
+from flor_keras.store.database import Store
+from flor_keras.store.process import process_identity
+from flor_keras.store.values import plain
+
+_KEPT_VARIABLES = ("PYTHONHASHSEED", "TF_", "CUDA_", "OMP_", "XLA_", "KERAS_", "OPENBLAS_", "MKL_")
+_VERSIONS = ("tensorflow", "keras", "numpy", "flor-keras")
+_SCALARS = (float, int, str, bool)
+
+
+class Recorder:
+    """Records one run into one store. Raises StoreError when the store cannot be written, before anything runs."""
+
+    def __init__(self, store: Path, name: str | None, script: Path | None) -> None:
+        self.store = store
+        self.run = secrets.token_hex(5)
+        self.script = script
+        self._pid = os.getpid()
+        self._told: set[str] = set()
+        self._args: dict[str, tuple[Any, Any]] = {}
+        self._num_sources = 0
+        self._status, self._error = Status.FINISHED, None
+        self._checkpoints: Any = None
+        self.position = Position()
+        self.num_loops = 0
+        with Store.open(store, create=True) as opened:
+            opened.begin_run(self._record(name))
+        self.journal = Journal(store, self.run, self._tick, self.report)
+        self._previous_excepthook = sys.excepthook
+        sys.excepthook = self._on_exception
+        atexit.register(self.close)
+
+    # -- what the program says ---------------------------------------------------------------------------------
+
+    def log(self, name: str, value: Any) -> None:
+        """Record a value at the current position; the program never waits for the disk."""
+        if type(value) not in _SCALARS:
+            try:
+                value = plain(value)
+            except FlorError as error:
+                self.report(f"flor.log({name!r}) was not recorded: {error}")
+                return
+        self.journal.entries.append(Entry(name, value, self.position))
+
+    def arg(self, name: str, value: Any, default: Any) -> Any:
+        """Record the value an argument of the program has in this run, and return it."""
+        self._args[name] = (value, default)
+        self.journal.post(lambda store: store.add_args(self.run, {name: (value, default)}))
+        return value
+
+    def move(self, position: Position) -> None:
+        """Say where in the run the program is now."""
+        self.position = position
+
+    def begin_fit(self, is_own: bool = False, initial_epoch: int = 0) -> Any:
+        """Begin the next loop of the run; ``is_own`` where the program, not `fit`, calls the callbacks."""
+        from flor_keras.recording.fit import FitLoop
+
+        self.add_sources()
+        loop = FitLoop(self, self.num_loops, is_own, initial_epoch)
+        self.num_loops += 1
+        return loop
+
+    def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
+        """Make a `fit` call and record it."""
+        from flor_keras.recording.fit import record_fit
+
+        return record_fit(self, call, callbacks, flor)
+
+    # -- the run's life ----------------------------------------------------------------------------------------
+
+    @property
+    def checkpoints(self) -> Any:
+        """The run's checkpoints; the first use imports TensorFlow and makes the folder for them."""
+        if self._checkpoints is None:
+            from flor_keras.recording.checkpoints import Checkpoints
+
+            self._checkpoints = Checkpoints(self.store, self.run, self._add_checkpoint, self.report)
+        return self._checkpoints
+
+    @contextlib.contextmanager
+    def shielded(self, doing: str) -> Iterator[None]:
+        """Keep our failures from the program: told once, kept with the run."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the border between us and the program
+            self.report(f"{doing} failed: {type(error).__name__}: {error}")
+
+    def note(self, message: str) -> None:
+        """Keep a sentence with the run, for `flor-keras show`."""
+        self.journal.post(lambda store: store.add_event(self.run, "info", message))
+
+    def report(self, message: str) -> None:
+        """Tell the person once and keep it with the run."""
+        self.journal.post(lambda store: store.add_event(self.run, "warning", message))
+        kind = message.partition(":")[0]
+        if kind not in self._told:
+            self._told.add(kind)
+            print(f"flor_keras: {message}", file=sys.stderr, flush=True)
+
+    def add_sources(self) -> None:
+        """Keep the program's source as it is now; modules it imports later are added by the next call."""
+        if self.script is None or len(sys.modules) == self._num_sources:
+            return
+        self._num_sources = len(sys.modules)
+        with self.shielded("Keeping the program's source"):
+            sources = project_sources(self.script, list(sys.modules.values()))
+            self.journal.post(lambda store: store.add_sources(self.run, sources))
+
+    def fail(self, error: BaseException) -> None:
+        """Note that a loop, or the program, ended by ``error``."""
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        self._status = Status.INTERRUPTED if is_interrupt else Status.FAILED
+        self._error = f"{type(error).__name__}: {error}".rstrip(": ")
+
+    def succeed(self) -> None:
+        """Note that a loop came to its end; an earlier one's failure was the program's to handle."""
+        self._status, self._error = Status.FINISHED, None
+
+    def close(self) -> None:
+        """Finish everything in flight and the run. Does nothing in a process forked from the recording one."""
+        if os.getpid() != self._pid or self.journal is None:
+            return
+        atexit.unregister(self.close)
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._previous_excepthook
+        self.add_sources()
+        if self._checkpoints is not None:
+            with self.shielded("Finishing the checkpoints"):
+                self._checkpoints.close()
+        self.journal.post(lambda store: store.finish_run(self.run, self._status, self._error))
+        self.journal.close()
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        self.fail(error)
+        self._previous_excepthook(kind, error, trace)
+
+    def _tick(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.poll()
+
+    def _add_checkpoint(self, row: Any) -> None:
+        self.journal.post(lambda store: store.add_checkpoint(row))
+        if row.error:
+            self.report(f"A checkpoint could not be written: {row.error} (loop {row.loop}, epoch {row.epoch})")
+
+    def _record(self, name: str | None) -> RunRecord:
+        pid, host, started = process_identity()
+        return RunRecord(
+            id=self.run,
+            name=name,
+            script=str(self.script) if self.script else None,
+            argv=sys.argv[1:],
+            started_at=time.time(),
+            pid=pid,
+            host=host,
+            process_started=started,
+            cwd=os.getcwd(),
+            environment=_environment(self.script),
+        )
+
+
+def _environment(script: Path | None) -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for package in _VERSIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    kept = {key: value for key, value in os.environ.items() if key.startswith(_KEPT_VARIABLES)}
+    root = str(project_root(script)) if script else None
+    return {"versions": versions, "variables": kept, "root": root, "module": _module_name()}
+
+
+def _module_name() -> str | None:
+    """Return the name behind ``python -m``, None for a script."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec.name if spec is not None else None

@@ -1,0 +1,194 @@
+"""The plan of a replay: which run, which level, which epochs, and what of the program is called.
+
+Made in the caller's process from the store and the program's source alone; TensorFlow is not imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from flor_keras.errors import ReplayError, UsageError
+from flor_keras.instrument.changes import difference, forbidden_changes
+from flor_keras.instrument.levels import Level, dearest
+from flor_keras.instrument.loglines import Program
+from flor_keras.instrument.sources import read_sources
+from flor_keras.records import Kind
+from flor_keras.replay.epochs import parse_epochs
+from flor_keras.store.database import Store
+from flor_keras.store.run_tables import RunRow
+
+_CHANGES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks of a replay."""
+
+    script: Path
+    names: tuple[str, ...]
+    run: str | None = None
+    epochs: str | None = None
+    level: str | None = None
+    argv: tuple[str, ...] | None = None  # the program's arguments; the recorded ones if None
+    callbacks: str = "needed"  # or "all"
+    is_forced: bool = False
+    allow_writes: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a replay will do. Everything in it is plain data, it travels to the worker as JSON."""
+
+    store: str
+    run: str
+    run_name: str | None
+    script: str
+    module: str | None
+    root: str
+    cwd: str
+    argv: list[str]
+    args: dict[str, Any]
+    variables: dict[str, str]  # environment variables that decide results, as recorded
+    names: list[str]
+    level: str
+    levels: dict[str, str]  # of each name
+    epochs: dict[str, list[int]]  # by loop; what travels as JSON has text for keys
+    num_loops: int
+    reaching: list[tuple[str, int]]  # functions that lead to an asked name: path from root, first line
+    callbacks: str
+    is_changed: bool  # the program differs from the recorded one and the person insisted
+    allow_writes: bool
+    held_back: list[str] = field(default_factory=list)  # as far as the record tells; the report has what was
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain data."""
+        return asdict(self)
+
+    @property
+    def is_to_the_end(self) -> bool:
+        """Whether the program is run to its end, not only to the last asked epoch."""
+        return Level.AFTER.value in self.levels.values()
+
+    @property
+    def num_epochs(self) -> int:
+        """How many epochs are visited."""
+        return sum(len(epochs) for epochs in self.epochs.values())
+
+
+def make_plan(store: Store, request: Request) -> Plan:
+    """Decide what a replay does, or say why it cannot be done.
+
+    Raises:
+      UsageError: no such run, script, name, level or epoch.
+      ReplayError: the program was changed in more than its log lines, metrics and callbacks.
+    """
+    run = _find_run(store, request)
+    root = Path(run.environment.get("root") or Path(str(run.script)).parent)
+    recorded = store.sources(run.id)
+    current = read_sources(root, recorded)
+    is_changed = _check_changes(recorded, current, request.is_forced)
+    script = Path(str(run.script)).relative_to(root).as_posix()
+    program = Program(script, current)
+    levels = {name: _level(name, program, store, run, request.level) for name in request.names}
+    level = reduce(dearest, levels.values())
+    lines = [line for name in request.names for line in program.log_lines(name)]
+    reaching = sorted((function.path, function.line) for function in program.reaching(lines))
+    loops = store.loops(run.id)
+    return Plan(
+        store=str(store.path),
+        run=run.id,
+        run_name=run.name,
+        script=str(run.script),
+        module=run.environment.get("module"),
+        root=str(root),
+        cwd=run.cwd,
+        argv=list(run.argv if request.argv is None else request.argv),
+        args=store.args(run.id),
+        variables=run.environment.get("variables", {}),
+        names=list(request.names),
+        level=level.value,
+        levels={name: one.value for name, one in levels.items()},
+        epochs=_epochs(store, run, set(levels.values()), request.epochs),
+        num_loops=len(loops),
+        reaching=reaching,
+        callbacks=request.callbacks,
+        is_changed=is_changed,
+        allow_writes=request.allow_writes,
+    )
+
+
+def _find_run(store: Store, request: Request) -> RunRow:
+    script = request.script.resolve()
+    if not script.is_file():
+        raise UsageError(f"There is no file {request.script}. Give the script of a recorded run.")
+    if request.run is not None:
+        run = store.run(request.run)
+        if run.script != str(script):
+            raise UsageError(
+                f"Run {run.id} was recorded from {run.script}, not from {script}. "
+                f"Type: flor-keras replay {run.script} {' '.join(request.names)} --run {run.id}"
+            )
+        return run
+    for run in store.runs():
+        if run.script == str(script):
+            return run
+    raise UsageError(
+        f"No run in {store.path} was recorded from {script}. Record one by running the script, or list the runs "
+        "with: flor-keras runs"
+    )
+
+
+def _check_changes(recorded: Mapping[str, str], current: Mapping[str, str], is_forced: bool) -> bool:
+    changes = forbidden_changes(recorded, current)
+    if not changes or is_forced:
+        return bool(changes)
+    shown = "\n".join(f"  {c.path}:{c.line}: {c.kind}: {c.text}" for c in changes[:_CHANGES_SHOWN])
+    raise ReplayError(
+        "The program was changed in more than its log lines, metrics and callbacks since the run was recorded:\n"
+        f"{shown}\n\n{difference(recorded, current)}\n"
+        "Its replay would not be the recorded training. Undo these changes, or go on with --force; the values are then marked."
+    )
+
+
+def _level(name: str, program: Program, store: Store, run: RunRow, override: str | None) -> Level:
+    if override is not None:
+        return Level(override)
+    level = program.level_of(name)
+    if level is not None:
+        return level
+    recorded = store.names(run.id)
+    compiled = program.compiled_metrics()
+    if name.startswith("val_") and (name in recorded or name.removeprefix("val_") in (*compiled, "loss")):
+        return Level.EVAL
+    if name in compiled or name in recorded:
+        return Level.STEP
+    known = sorted({*recorded, *compiled, *(line.name for line in program.all_log_lines if line.name)})
+    close = difflib.get_close_matches(name, known, 3, 0.5)
+    hint = f" Did you mean {' or '.join(close)}?" if close else f" It logs: {', '.join(known) or 'nothing'}."
+    raise UsageError(
+        f"The program never logs {name!r}.{hint} Add a line such as flor.log({name!r}, value) to it, "
+        "or a metric of that name to compile()."
+    )
+
+
+def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) -> dict[str, list[int]]:
+    """Return the epochs to visit of each loop, where the levels need any."""
+    if not levels & {Level.EPOCH, Level.EVAL, Level.STEP}:
+        return {}
+    available: dict[int, list[int]] = {loop.loop: [] for loop in store.loops(run.id)}
+    for checkpoint in store.checkpoints(run.id):
+        if checkpoint.kind is Kind.EPOCH_END and checkpoint.error is None:
+            available[checkpoint.loop].append(checkpoint.epoch)
+    if not any(available.values()):
+        raise UsageError(
+            f"Run {run.id} has no checkpoint of any epoch. See what happened with: flor-keras show {run.id}"
+        )
+    everywhere = sorted({epoch for epochs in available.values() for epoch in epochs})
+    chosen = set(parse_epochs(asked, everywhere))
+    visited = {str(loop): [e for e in epochs if e in chosen] for loop, epochs in available.items()}
+    return {loop: epochs for loop, epochs in visited.items() if epochs}

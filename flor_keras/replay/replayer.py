@@ -1,0 +1,140 @@
+"""The replayer: the session of a process that runs a recorded program again. Runs in the replay worker.
+
+It answers to the same calls as the recorder. What the program logs under an asked name becomes a hindsight entry; what
+it logs under a recorded name is compared with the record; everything else is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flor_keras.errors import ReplayError
+from flor_keras.records import CheckpointRecord, Entry, Kind, Position, Verdict
+from flor_keras.replay.plan import Plan
+from flor_keras.replay.verify import Comparison
+from flor_keras.store.database import Store
+from flor_keras.store.values import plain
+
+
+class ReplayDone(BaseException):
+    """Ends the program once nothing more is needed of it. Not an Exception, so that the program does not catch it."""
+
+
+class Replayer:
+    """Answers a program that is run again according to a plan.
+
+    Args:
+      plan: what to do.
+      replay: the number the store gave this replay.
+      tell: called with each event worth showing: a dict with the key ``event``.
+    """
+
+    def __init__(self, plan: Plan, replay: int, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.plan = plan
+        self.tell = tell
+        self.comparison = Comparison()
+        self.held_back: list[str] = []
+        self.num_loops = 0
+        self.position = Position()
+        self._replay = replay
+        self._names = frozenset(plan.names)
+        self._store = Store.open(Path(plan.store))
+        self._checkpoints = {
+            (c.loop, c.kind, c.epoch if c.kind is Kind.EPOCH_END else None): c
+            for c in self._store.checkpoints(plan.run)
+            if c.error is None
+        }
+        self._recorded = {(e.name, e.position): e.value for e in self._store.entries(plan.run, recorded=True)}
+        self._here = Comparison()
+        self._pending: list[Entry] = []
+        self.num_entries = 0
+
+    # -- what the program says ---------------------------------------------------------------------------------
+
+    def log(self, name: str, value: Any) -> None:
+        """Keep a value that was asked for; compare one that was recorded."""
+        value = plain(value)
+        key = (name, self.position)
+        if key in self._recorded:
+            self._here.compare(name, self.position, self._recorded[key], value)
+        if name in self._names:
+            self._pending.append(Entry(name, value, self.position))
+
+    def arg(self, name: str, value: Any, default: Any) -> Any:
+        """Return the value the argument had in the recorded run."""
+        return self.plan.args.get(name, value)
+
+    def begin_fit(self, is_own: bool = False) -> Any:
+        """Refuse a loop that the program drives itself: there is no `fit` to resume."""
+        raise ReplayError(
+            "The program calls its callbacks itself instead of calling fit; such a loop cannot be replayed by "
+            "FlorKeras. Mark it with flor.loop or @flor.record and record it again."
+        )
+
+    def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
+        """Resume a recorded `fit` at the epochs the plan asks for."""
+        from flor_keras.replay.fit import replay_fit
+
+        self.flush()
+        loop = self.num_loops
+        self.num_loops += 1
+        if self.is_finished(loop - 1):
+            raise ReplayDone
+        history = replay_fit(self, loop, call, callbacks)
+        self.move(Position(loop))
+        if self.is_finished(loop):
+            raise ReplayDone
+        return history
+
+    # -- what replaying a loop needs ---------------------------------------------------------------------------
+
+    def move(self, position: Position) -> None:
+        """Say where in the run the program is now; what was logged so far is kept."""
+        if position[:2] != self.position[:2]:
+            self.flush()
+        self.position = position
+
+    def is_finished(self, loop: int) -> bool:
+        """Whether nothing is needed of the program after this loop."""
+        last = max((int(asked) for asked in self.plan.epochs), default=-1)
+        return not self.plan.is_to_the_end and loop >= last
+
+    def checkpoint(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord | None:
+        """Return a checkpoint of the recorded run, None where there is none."""
+        return self._checkpoints.get((loop, kind, epoch))
+
+    def folder(self, checkpoint: CheckpointRecord) -> Path:
+        """Return where a checkpoint lies."""
+        return Path(self.plan.store) / checkpoint.path
+
+    def recorded_value(self, name: str, position: Position) -> Any:
+        """Return what was recorded under a name at a position, None where nothing was."""
+        return self._recorded.get((name, position))
+
+    def note_exact(self, count: int) -> None:
+        """Count restored tensors, each compared with the hash it was recorded with."""
+        self._here.num_compared += count
+
+    def flush(self) -> None:
+        """Store the hindsight entries so far, with what comparing gave where they were computed."""
+        verdict = Verdict.APPROXIMATE if self.plan.is_changed else self._here.verdict
+        if self._pending:
+            self._store.add_entries(self.plan.run, self._pending, replay=self._replay, verdict=verdict)
+            self.num_entries += len(self._pending)
+        self.comparison.add(self._here)
+        self._pending, self._here = [], Comparison()
+
+    def report(self) -> dict[str, Any]:
+        """Return what this replay did and found, as plain data."""
+        first = self.comparison.first
+        return {
+            "num_entries": self.num_entries,
+            "num_compared": self.comparison.num_compared,
+            "verified": (Verdict.APPROXIMATE if self.plan.is_changed else self.comparison.verdict).value,
+            "max_abs_diff": self.comparison.max_abs_diff if self.comparison.num_compared else None,
+            "first_difference": None if first is None else {"name": first[0], "position": list(first[1])},
+            "differing": self.comparison.differing,
+            "held_back": self.held_back,
+        }

@@ -1,0 +1,76 @@
+"""The replay worker: a process that runs a recorded program again. Started as ``python -m flor_keras.replay.worker``.
+
+Arguments: the plan as a JSON file, the number of the replay, a scratch folder, and the descriptor events go to, one
+JSON object a line. The last event is ``{"event": "end", …}``. The program's own output goes wherever the standard
+streams of this process lead; standard input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from flor_keras import session
+from flor_keras.replay import guard
+from flor_keras.replay.guard.quiet import quiet_program
+from flor_keras.replay.plan import Plan
+from flor_keras.replay.replayer import ReplayDone, Replayer
+
+
+def main(words: list[str]) -> None:
+    """Run the program the plan names and tell what happened; ends the process."""
+    plan_path, replay, scratch, descriptor = words
+    events = os.fdopen(int(descriptor), "w", buffering=1)
+
+    def tell(event: dict[str, Any]) -> None:
+        events.write(json.dumps(event) + "\n")
+
+    plan = Plan(**json.loads(Path(plan_path).read_text(encoding="utf-8")))
+    watch = None
+    if not plan.allow_writes:
+        watch = guard.install(Path(scratch), [Path(plan.store), Path(scratch)])
+    replayer = Replayer(plan, int(replay), tell)
+    session.begin(replayer)
+    quiet_program()
+    outcome = _run(plan)
+    try:
+        replayer.flush()
+    except Exception as error:  # noqa: BLE001 - the report says so
+        outcome = outcome or f"{type(error).__name__}: {error}"
+    diverted = {} if watch is None else {"diverted": watch.diverted, "refused": watch.refused}
+    tell({"event": "end", "error": outcome, **replayer.report(), **diverted})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    events.flush()
+    os._exit(0 if outcome is None else 1)
+
+
+def _run(plan: Plan) -> str | None:
+    """Run the program; return what went wrong, None if nothing did."""
+    if os.path.isdir(plan.cwd):
+        os.chdir(plan.cwd)
+    sys.argv = [plan.script, *plan.argv]
+    try:
+        if plan.module is not None and plan.module != "__main__":
+            sys.path.insert(0, plan.cwd)
+            runpy.run_module(plan.module, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(plan.script))
+            runpy.run_path(plan.script, run_name="__main__")
+    except ReplayDone:
+        return None
+    except SystemExit as leaving:
+        return None if leaving.code in (None, 0) else f"the program left with exit status {leaving.code}"
+    except BaseException as error:  # noqa: BLE001 - whatever ends the program is reported
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,184 @@
+"""The session of this process: what `flor.log`, `flor.arg` and `FlorKeras` talk to.
+
+A session is a Recorder, or, in a process that replays a run, a Replayer. Both answer to the same calls. It begins with the first of them;
+importing flor_keras begins nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from flor_keras.errors import FlorError, UsageError
+from flor_keras.store import layout
+
+ARGS_VARIABLE = "FLOR_ARGS"
+_FALSE = ("0", "false", "no", "off")
+_TRUE = ("1", "true", "yes", "on")
+
+
+class Session(Protocol):
+    """What a Recorder and a Replayer have in common."""
+
+    def log(self, name: str, value: Any) -> None:
+        """Take a value the program logs."""
+
+    def arg(self, name: str, value: Any, default: Any) -> Any:
+        """Take an argument of the program with the value asked for now; return the value it is to use."""
+
+    def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
+        """Make the `fit` call that has ``flor`` among its ``callbacks``."""
+
+    def begin_fit(self, is_own: bool) -> Any:
+        """Begin a loop; ``is_own`` where the program, not `fit`, calls the callbacks."""
+
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """Return the session of this process, None before it has begun."""
+    return _current
+
+
+def begin(session: Session | None) -> None:
+    """Make ``session`` the one of this process; None ends it, and the next call begins another."""
+    global _current
+    _current = session
+
+
+def ensure(store: str | Path | None = None, name: str | None = None) -> Session:
+    """Return the session of this process; begin recording into ``store`` if there is none yet.
+
+    Raises:
+      StoreError: the store cannot be written.
+      UsageError: the process records into another store already.
+    """
+    if _current is None:
+        begin(_recorder(store, name))
+    elif store is not None and getattr(_current, "store", None) not in (None, layout.store_path(store)):
+        raise UsageError(
+            f"This program records into {_current.store} already and FlorKeras asks for {store}. "  # type: ignore[attr-defined]
+            "Give every FlorKeras of one program the same store, or set FLOR_STORE."
+        )
+    assert _current is not None
+    return _current
+
+
+def _recorder(store: str | Path | None, name: str | None) -> Session:
+    from flor_keras.recording.recorder import Recorder
+
+    script = main_script()
+    folder = layout.store_path(store) if store is not None else layout.default_store(script)
+    _print_errors_without_traceback()
+    return Recorder(folder, name, script)
+
+
+def main_script() -> Path | None:
+    """Return the program's file, None in an interactive session or under a tool that runs it."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path is None or "site-packages" in path or not os.path.isfile(path):
+        return None
+    return Path(path).resolve()
+
+
+def _print_errors_without_traceback() -> None:
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, FlorError):
+            print(f"Error: {error}", file=sys.stderr)
+        else:
+            previous(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def log(name: str, value: Any) -> None:
+    """Log a value under a name at the current position of the run.
+
+    Args:
+      name: the name; any text. A name logged twice at one position keeps both values, tables show the last.
+      value: a number, text, anything JSON can hold, a NumPy array or a tensor. Arrays are stored as they are.
+
+    Inside a `tf.function` the value is logged each time the graph runs.
+    """
+    if _is_symbolic(value):
+        _log_from_graph(name, value)
+    else:
+        (_current or ensure()).log(name, value)
+
+
+def _is_symbolic(value: Any) -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and tensorflow.is_tensor(value) and tensorflow.is_symbolic_tensor(value)
+
+
+def _log_from_graph(name: str, value: Any) -> None:
+    import tensorflow as tf
+
+    def emit(eager: Any) -> None:
+        (_current or ensure()).log(name, eager.numpy())
+
+    tf.py_function(emit, [value], [])
+
+
+def arg(name: str, default: Any = None) -> Any:
+    """Return the program's argument ``name`` and record it with the run; a replay gets the recorded value.
+
+    The value is ``--arg name=value`` on the program's command line, else from the variable FLOR_ARGS (JSON:
+    ``{"lr": 0.01}``), else ``default``. Text is converted to the type of ``default``.
+
+    Raises:
+      UsageError: the text given does not fit the type of the default.
+    """
+    given = _given_args()
+    value = _converted(name, given[name], default) if name in given else default
+    return (_current or ensure()).arg(name, value, default)
+
+
+def _given_args() -> dict[str, Any]:
+    try:
+        given = dict(json.loads(os.environ.get(ARGS_VARIABLE) or "{}"))
+    except ValueError as error:
+        raise UsageError(
+            f"The variable {ARGS_VARIABLE} is not JSON: {error}. Expected something like {{\"lr\": 0.01}}."
+        ) from error
+    words = sys.argv[1:]
+    for index, word in enumerate(words):
+        if word == "--arg" and index + 1 < len(words):
+            given.update([_pair(words[index + 1])])
+        elif word.startswith("--arg="):
+            given.update([_pair(word.removeprefix("--arg="))])
+    return given
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--arg {text} has no value. Write --arg NAME=VALUE, for example --arg lr=0.01.")
+    return name, value
+
+
+def _converted(name: str, given: Any, default: Any) -> Any:
+    if not isinstance(given, str) or isinstance(default, str):
+        return given
+    try:
+        if isinstance(default, bool):
+            return _TRUE_OR_FALSE[given.lower()]
+        if isinstance(default, int | float):
+            return type(default)(given)
+        return json.loads(given)
+    except (ValueError, KeyError) as error:
+        if default is None:
+            return given
+        raise UsageError(
+            f"The argument {name} is {given!r}, but its default {default!r} is of type {type(default).__name__}. "
+            f"Give a value of that type: --arg {name}={default}"
+        ) from error
+
+
+_TRUE_OR_FALSE = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}

@@ -1,0 +1,102 @@
+"""Putting a checkpoint back into the objects of a program, by name, completely or with an error that says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flor_keras.checkpoint import bundle
+from flor_keras.errors import StateError
+from flor_keras.state.tables import restore_table
+from flor_keras.state.variables import State, gather
+
+_SHOWN = 6
+
+
+def restore_objects(folder: Path, roots: Mapping[str, Any]) -> None:
+    """Restore the objects named as when recorded (``{"model": model}``) from the checkpoint in ``folder``.
+
+    Every variable of the objects gets its recorded value, and every recorded value finds its variable. Metrics are
+    the exception in both directions: one that was added or taken away since starts from its initial state. An
+    optimizer the program has not (a model that is not compiled) is left out as a whole.
+
+    Raises:
+      StateError: names the variables without a value, the values without a variable, or those of another shape.
+      CheckpointError: the checkpoint is damaged.
+    """
+    _build_optimizers(roots)
+    values = bundle.load(folder)
+    _restore_tables(gather(roots), values)
+    state = gather(roots)
+    _check(folder, state, values, bundle.read_manifest(folder), roots)
+    for name, variable in state.variables.items():
+        if name in values:
+            variable.assign(values[name])
+            for mirror in state.mirrors.get(name, ()):
+                mirror.assign(values[name])
+    for layer in state.derived:
+        layer.finalize_state()
+
+
+def _build_optimizers(roots: Mapping[str, Any]) -> None:
+    """Create the slots of a compiled model's optimizer, which Keras does only when training begins."""
+    import keras
+
+    for root in roots.values():
+        optimizer = getattr(root, "optimizer", None)
+        if isinstance(root, keras.Model) and optimizer is not None and root.built and not optimizer.built:
+            optimizer.build(root.trainable_variables)
+
+
+def _restore_tables(state: State, values: dict[str, Any]) -> None:
+    for name, table in state.tables.items():
+        parts = {key.removeprefix(f"{name}/"): key for key in values if key.rpartition("/")[0] == name}
+        if parts:
+            restore_table(table, {part: values.pop(key).numpy() for part, key in parts.items()})
+
+
+def _check(
+    folder: Path, state: State, values: Mapping[str, Any], manifest: Mapping[str, Any], roots: Mapping[str, Any]
+) -> None:
+    metrics = state.metric_names | set(manifest.get("metrics", ()))
+    without_value = [name for name in state.variables if name not in values and name not in metrics]
+    absent = _absent_optimizers(manifest, state)
+    without_variable = [
+        name
+        for name in values
+        if name not in state.variables and name not in metrics and not name.startswith(absent)
+        and name.partition("/")[0] in roots
+    ]
+    misshapen = [
+        f"{name} {tuple(values[name].shape)} in the checkpoint, {tuple(variable.shape)} in the program"
+        for name, variable in state.variables.items()
+        if name in values and not _is_same_type(variable, values[name])
+    ]
+    problems = [
+        _listed("variables of the program that the checkpoint has no value for", without_value),
+        _listed("values of the checkpoint that the program has no variable for", without_variable),
+        _listed("variables of another shape or type", misshapen),
+    ]
+    if any(problems):
+        raise StateError(
+            f"The checkpoint {folder.name} does not fit the program: " + "; ".join(filter(None, problems)) + ". "
+            "Build the same model as the run did (call it once on a batch if it has no weights yet) and restore again."
+        )
+
+
+def _absent_optimizers(manifest: Mapping[str, Any], state: State) -> tuple[str, ...]:
+    """Return the name prefixes of recorded optimizers of which the program has nothing at all."""
+    prefixes = tuple(f"{name}/" for name in manifest.get("optimizers", ()))
+    return tuple(p for p in prefixes if not any(name.startswith(p) for name in state.variables))
+
+
+def _is_same_type(variable: Any, value: Any) -> bool:
+    return tuple(variable.shape) == tuple(value.shape) and variable.dtype.base_dtype == value.dtype
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{what}: {', '.join(sorted(names)[:_SHOWN])}{more}"
