@@ -128,9 +128,9 @@ class Run:
         """Return the values of `names` (all without any): one row per position, one column per name.
 
         The columns run, loop, epoch and step come first. What was logged outside a loop has no loop and
-        comes first; what was logged for an epoch as a whole has no step and comes after its steps. Where a name has
-        several values at one position, the last recorded one counts, else the last in hindsight. A name that is
-        also a position column gets the column `<name>_logged`.
+        comes first; what was logged for an epoch as a whole has no step and comes after its steps. Where a
+        name has several values at one position, the last recorded one counts, else the last in hindsight. A
+        name that is also a position column gets the column `<name>_logged`.
 
         Raises:
             UsageError: the run has no such name.
@@ -190,10 +190,10 @@ def _check_known(wanted: Iterable[str], known: list[str], where: str) -> None:
     for name in wanted:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3) or known[:10]
-            hint = f"Did you mean {', '.join(near)}?" if near else "Nothing was logged there."
+            hint = f"Did you mean {', '.join(near)}?" if near else "Nothing was logged."
             raise UsageError(
                 f"Nothing is logged under {name!r} in {where}. {hint} "
-                f"To compute it in hindsight, log it in the program and type: flor-keras replay SCRIPT {name}."
+                f"To compute it in hindsight, log it in the script and type: flor-keras replay SCRIPT {name}."
             )
 
 

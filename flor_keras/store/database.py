@@ -1,7 +1,7 @@
 """The database of a store: many runs, written by many programs at once, read by anyone.
 
-`Store` is one class in several files, one per group of tables. A Store belongs to the thread that opened it and
-must not cross a fork; every process opens its own.
+`Store` is one class in several files, one per group of tables. A Store belongs to the thread that opened it
+and must not cross a fork; every process opens its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The tables of logged values. Recorded entries are never changed; hindsight entries join them, marked by a replay."""
+"""The tables of logged values. Recorded entries never change; hindsight ones join them, marked by replay."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from flor_keras.records import Entry, Position, Verdict
@@ -19,15 +20,15 @@ NO_LOOP, NO_EPOCH, NO_STEP = -1, 2**63 - 1, 2**63 - 1
 class Column(NamedTuple):
     """The entries of one name in one run, column by column, in order of insertion.
 
-    A missing loop is NO_LOOP, a missing epoch or step NO_EPOCH or NO_STEP, so that plain integers sort as positions do.
+    A missing loop is NO_LOOP, a missing epoch NO_EPOCH, a missing step NO_STEP: integers sort as positions.
     """
 
-    loops: tuple[int, ...]
-    epochs: tuple[int, ...]
-    steps: tuple[int, ...]
-    kinds: tuple[int, ...]
-    values: tuple[Any, ...]  # as stored; `values.decode` reads them
-    replays: tuple[int | None, ...]  # None where recorded
+    loops: list[int]
+    epochs: list[int]
+    steps: list[int]
+    kinds: list[int]
+    values: list[Any]  # as stored; `values.decode` reads them
+    replays: list[int | None]  # None where recorded
 
 
 class EntryTables(Connection):
@@ -38,8 +39,8 @@ class EntryTables(Connection):
     ) -> None:
         """Add all `entries` or, if one cannot be stored, none.
 
-        With `replay` they are hindsight entries: they take the place of those that earlier replays gave for the
-        same name and position, never of recorded ones.
+        With `replay` they are hindsight entries: they take the place of those that earlier replays gave for
+        the same name and position, never of recorded ones.
 
         Raises:
             UsageError: a value is of a type that cannot be stored.
@@ -67,12 +68,16 @@ class EntryTables(Connection):
     def entries(
         self, run: str, names: Iterable[str] | None = None, recorded: bool | None = None
     ) -> list[Entry]:
-        """Return entries by position, then by insertion; only recorded (True) or hindsight (False) ones if asked."""
+        """Return entries by position, then by insertion.
+
+        `recorded` True gives recorded ones only, False hindsight ones only.
+        """
         wanted = self.names(run) if names is None else list(dict.fromkeys(names))
         origin = {None: "", True: "AND replay IS NULL", False: "AND replay IS NOT NULL"}[recorded]
         marks = ", ".join("?" * len(wanted))
         rows = self._rows(
-            "SELECT names.name, kind, value, loop, epoch, step FROM entries JOIN names ON names.number = entries.name "
+            "SELECT names.name, kind, value, loop, epoch, step "
+            "FROM entries JOIN names ON names.number = entries.name "
             f"WHERE run = ? AND entries.name IN (SELECT number FROM names WHERE name IN ({marks})) {origin} "
             f"ORDER BY {POSITION_ORDER}, entries.number",
             self._number(run),
@@ -86,7 +91,10 @@ class EntryTables(Connection):
         return list(self.name_counts(run, is_counting=False))
 
     def name_counts(self, run: str, is_counting: bool = True) -> dict[str, tuple[int, int]]:
-        """Return {name: (recorded, hindsight)}: how many entries each name has, in the order the names first came."""
+        """Return {name: (num recorded, num hindsight)} of a run in the order the names first came.
+
+        Counting reads every entry of the run; without it the numbers are 0.
+        """
         same = "FROM entries WHERE run = ? AND name = names.number"
         first = f"(SELECT number {same} ORDER BY number LIMIT 1)"
         if not is_counting:
@@ -109,7 +117,8 @@ class EntryTables(Connection):
             "WHERE run = ? AND name = (SELECT number FROM names WHERE name = ?) ORDER BY number",
             *(NO_LOOP, NO_EPOCH, NO_STEP, self._number(run), name),
         )
-        return Column(*zip(*rows, strict=True)) if rows else None
+        # Not zip(*rows), which makes an iterator per row and takes as long as the query.
+        return Column(*([*map(itemgetter(at), rows)] for at in range(6))) if rows else None
 
 
 def _name_numbers(connection: sqlite3.Connection, names: set[str]) -> dict[str, int]:
@@ -131,7 +140,8 @@ def _drop_earlier(
     connection: sqlite3.Connection, run: int, replay: int, places: set[tuple[Any, ...]]
 ) -> None:
     connection.executemany(
-        "DELETE FROM entries INDEXED BY hindsight_entries WHERE run = ? AND name = ? AND loop IS ? AND epoch IS ? AND step IS ? "
+        "DELETE FROM entries INDEXED BY hindsight_entries "
+        "WHERE run = ? AND name = ? AND loop IS ? AND epoch IS ? AND step IS ? "
         "AND replay IS NOT NULL AND replay <> ?",
         [(run, *place, replay) for place in places],
     )

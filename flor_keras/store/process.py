@@ -19,7 +19,7 @@ def is_gone(pid: int, host: str, process_started: str) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start time in clock ticks since boot (field 22 of proc_pid_stat(5)); None if there is none."""
+    """Return the start in clock ticks since boot (field 22, proc_pid_stat(5)); None if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The tables of checkpoints and of replays. A checkpoint's row is written after its folder is whole on disk."""
+"""The tables of checkpoints and of replays. A checkpoint's row comes after its folder is whole on disk."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class ReplayTables(Connection):
             )
 
     def checkpoints(self, run: str, loop: int | None = None) -> list[CheckpointRecord]:
-        """Return the checkpoints of a run or of one loop of it in the order of training, failed ones included."""
+        """Return the checkpoints of a run, or of one loop, in the order of training, failed ones included."""
         rows = self._rows(
             f"SELECT {_CHECKPOINT_COLUMNS} FROM checkpoints WHERE run = ? AND loop = ifnull(?, loop) "
             "ORDER BY loop, kind = 'after', epoch, kind = 'epoch_end', step",
             *(self._number(run), loop),
         )
-        return [CheckpointRecord(run, *row[:3], Kind(row[3]), *row[4:]) for row in rows]
+        return [_checkpoint_record(run, row) for row in rows]
 
     def begin_replay(
         self, run: str, level: str, names: list[str], epochs: list[Any], plan: dict[str, Any]
@@ -61,16 +61,9 @@ class ReplayTables(Connection):
         """Add a replay that is under way and return its number."""
         with self._transaction() as connection:
             cursor = connection.execute(
-                "INSERT INTO replays (run, level, names, epochs, plan, started_at, status) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    self._number(run),
-                    level,
-                    to_json(names),
-                    to_json(epochs),
-                    to_json(plan),
-                    time.time(),
-                    "running",
-                ),
+                "INSERT INTO replays (run, level, names, epochs, plan, started_at, status) "
+                "VALUES (?, ?, ?, ?, ?, ?, 'running')",
+                (self._number(run), level, to_json(names), to_json(epochs), to_json(plan), time.time()),
             )
             return int(cursor.lastrowid or 0)
 
@@ -87,18 +80,24 @@ class ReplayTables(Connection):
         word = None if verdict is None else verdict.value
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE replays SET status = ?, seconds = ?, verdict = ?, max_abs_diff = ?, report = ? WHERE id = ?",
+                "UPDATE replays SET status = ?, seconds = ?, verdict = ?, max_abs_diff = ?, report = ? "
+                "WHERE id = ?",
                 (str(status), seconds, word, max_abs_diff, to_json(report), replay),
             )
 
     def replays(self, run: str) -> list[ReplayRow]:
         """Return the replays of a run, oldest first."""
         rows = self._rows(
-            "SELECT id, level, names, epochs, plan, started_at, status, seconds, verdict, max_abs_diff, report "
-            "FROM replays WHERE run = ? ORDER BY id",
+            "SELECT id, level, names, epochs, plan, started_at, status, seconds, verdict, max_abs_diff, "
+            "report FROM replays WHERE run = ? ORDER BY id",
             self._number(run),
         )
         return [_replay_row(run, row) for row in rows]
+
+
+def _checkpoint_record(run: str, row: tuple[Any, ...]) -> CheckpointRecord:
+    loop, epoch, step, kind, *rest = row
+    return CheckpointRecord(run, loop, epoch, step, Kind(kind), *rest)
 
 
 def _replay_row(run: str, row: tuple[Any, ...]) -> ReplayRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import time
@@ -17,7 +18,10 @@ from flor_keras.store.connection import Connection, from_json
 from flor_keras.store.process import is_gone
 from flor_keras.store.values import decode, encode, to_json
 
-_RUN_COLUMNS = "id, name, script, argv, started_at, pid, host, process_started, cwd, environment, status, finished_at, error"
+_RUN_COLUMNS = (
+    "id, name, script, argv, started_at, pid, host, process_started, cwd, environment, "
+    "status, finished_at, error"
+)
 _LOOP_COLUMNS = "loop, kind, name, initial_epoch, epochs, steps, started_at, finished_at, history"
 
 
@@ -44,21 +48,21 @@ class RunTables(Connection):
 
     def begin_run(self, run: RunRecord) -> None:
         """Add a run that is under way."""
+        row = (run.id, run.name, run.script, to_json(run.argv), run.started_at, *_process_columns(run))
         with self._transaction() as connection:
             connection.execute(
-                f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
-                (run.id, run.name, run.script, to_json(run.argv), run.started_at, run.pid, run.host)
-                + (run.process_started, run.cwd, to_json(run.environment), Status.RUNNING.value),
+                f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES ({'?, ' * 10} 'running', NULL, NULL)",
+                row,
             )
 
     def reopen_run(self, run: str, record: RunRecord) -> None:
-        """Take up a run again in the process of `record`; its id, name and start stay."""
+        """Take up a run again in the process of `record`; its id, name, script and start stay."""
+        row = (to_json(record.argv), *_process_columns(record), self._number(run))
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE runs SET argv = ?, pid = ?, host = ?, process_started = ?, cwd = ?, environment = ?, "
-                "status = ?, finished_at = NULL, error = NULL WHERE number = ?",
-                (to_json(record.argv), record.pid, record.host, record.process_started, record.cwd)
-                + (to_json(record.environment), Status.RUNNING.value, self._number(run)),
+                "status = 'running', finished_at = NULL, error = NULL WHERE number = ?",
+                row,
             )
 
     def finish_run(self, run: str, status: Status, error: str | None = None) -> None:
@@ -79,7 +83,7 @@ class RunTables(Connection):
         return int(self._rows("SELECT count(*) FROM runs")[0][0])
 
     def run(self, ref: str) -> RunRow:
-        """Return the run called `ref`: its id, `latest`, `latest~2`, its name (the newest of it), or an id prefix."""
+        """Return the run `ref` means: an id, `latest`, `latest~2`, a name (its newest) or an id prefix."""
         newest = "ORDER BY started_at DESC, number DESC LIMIT 1"
         latest = re.fullmatch(r"latest(?:~(\d{1,9}))?", ref)
         row = self._one("id = ?", ref)
@@ -195,7 +199,16 @@ class RunTables(Connection):
     def loops(self, run: str) -> list[LoopRecord]:
         """Return the loops of a run in the order they started."""
         rows = self._rows(f"SELECT {_LOOP_COLUMNS} FROM loops WHERE run = ? ORDER BY loop", self._number(run))
-        return [LoopRecord(run, *row[:-1], from_json(row[-1])) for row in rows]
+        return [_loop_record(run, row) for row in rows]
+
+
+def _process_columns(run: RunRecord) -> tuple[Any, ...]:
+    return run.pid, run.host, run.process_started, run.cwd, to_json(run.environment)
+
+
+def _loop_record(run: str, row: tuple[Any, ...]) -> LoopRecord:
+    loop = LoopRecord(run, *row[:-1])
+    return dataclasses.replace(loop, history=from_json(row[-1]))
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:

@@ -1,4 +1,4 @@
-"""The tables, their versions, and opening the SQLite file. Which rows mean what is told in the modules of `Store`."""
+"""The tables, their versions, and opening the SQLite file. The modules of `Store` say what rows mean."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flor_keras.errors import StoreError
 APPLICATION_ID = 0x464C4F52  # "FLOR"
 BUSY_TIMEOUT_SECS = 30
 
-# One script per version of the schema; PRAGMA user_version counts how many a file has seen. Never edit one that
-# was released: append another.
+# One script per version of the schema; PRAGMA user_version counts how many a file has seen. Never edit one
+# that was released: append another.
 #
-# `entries` is clustered by (run, name): a column of a run is one sequential read and needs no index beside it.
-# `value` has no declared type, so that SQLite converts nothing. A foreign key per entry would cost a look-up per row.
+# `entries` is clustered by (run, name): a column of a run is one sequential read and needs no second index.
+# `value` has no declared type, so that SQLite converts nothing. It has no foreign keys: a look-up per row.
 MIGRATIONS = (
     """
     CREATE TABLE runs (
@@ -31,9 +31,9 @@ MIGRATIONS = (
     CREATE INDEX runs_by_name ON runs (name, started_at);
 
     CREATE TABLE loops (
-        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, loop INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT,
-        initial_epoch INTEGER NOT NULL, epochs INTEGER, steps INTEGER, started_at REAL NOT NULL, finished_at REAL,
-        history TEXT, PRIMARY KEY (run, loop)) WITHOUT ROWID;
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, loop INTEGER NOT NULL, kind TEXT NOT NULL,
+        name TEXT, initial_epoch INTEGER NOT NULL, epochs INTEGER, steps INTEGER, started_at REAL NOT NULL,
+        finished_at REAL, history TEXT, PRIMARY KEY (run, loop)) WITHOUT ROWID;
 
     CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 
@@ -50,13 +50,13 @@ MIGRATIONS = (
         PRIMARY KEY (run, path)) WITHOUT ROWID;
 
     CREATE TABLE args (
-        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, kind INTEGER NOT NULL, value,
-        default_kind INTEGER NOT NULL, default_value, PRIMARY KEY (run, name));
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL,
+        kind INTEGER NOT NULL, value, default_kind INTEGER NOT NULL, default_value, PRIMARY KEY (run, name));
 
     CREATE TABLE replays (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, level TEXT NOT NULL,
-        names TEXT NOT NULL, epochs TEXT NOT NULL, plan TEXT NOT NULL, started_at REAL NOT NULL, status TEXT NOT NULL,
-        seconds REAL, verdict TEXT, max_abs_diff REAL, report TEXT);
+        names TEXT NOT NULL, epochs TEXT NOT NULL, plan TEXT NOT NULL, started_at REAL NOT NULL,
+        status TEXT NOT NULL, seconds REAL, verdict TEXT, max_abs_diff REAL, report TEXT);
     CREATE INDEX replays_by_run ON replays (run);
 
     CREATE TABLE source_texts (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
@@ -65,8 +65,8 @@ MIGRATIONS = (
         hash TEXT NOT NULL REFERENCES source_texts, PRIMARY KEY (run, path)) WITHOUT ROWID;
 
     CREATE TABLE events (
-        number INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, time REAL NOT NULL,
-        level TEXT NOT NULL, message TEXT NOT NULL);
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        time REAL NOT NULL, level TEXT NOT NULL, message TEXT NOT NULL);
     CREATE INDEX events_by_run ON events (run);
     """,
 )
@@ -84,7 +84,7 @@ def explained(database: Path) -> Iterator[None]:
 def _explanation(database: Path, error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"Another program has kept {database} locked for {BUSY_TIMEOUT_SECS} s. Try again when it is done."
+        return f"Another program kept {database} locked for {BUSY_TIMEOUT_SECS} s. Try again when it is done."
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return f"Cannot write {database}: {error}. Make it and its folder writable, or use another store."
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
@@ -120,7 +120,7 @@ def _connect(database: Path, is_writable: bool) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA user_version").fetchone()
     except sqlite3.OperationalError:
-        # A WAL file needs its -shm beside it, which a read-only folder refuses; nobody can write there either.
+        # WAL needs a -shm file beside the database, which a read-only folder refuses; nor can others write.
         connection.close()
         connection = sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
     return connection

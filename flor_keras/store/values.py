@@ -1,4 +1,4 @@
-"""Logged values as SQLite columns and .npy files, exact to the last bit, and back. Nothing is ever unpickled."""
+"""Logged values as SQLite columns and .npy files and back, exact to the last bit. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -67,9 +67,14 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     # Subclasses (enums, np.float64, np.str_) become the type itself.
-    for kind in (int, float, str, bytes):
-        if isinstance(value, kind):
-            return kind.__str__(value) if kind is str else kind(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, bytes):
+        return bytes(value)
     if isinstance(value, list | tuple):
         return [_element(item) for item in value]
     if isinstance(value, dict):
