@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from flor_keras.instrument.index import Class, Index, Scope, calls_in
 from flor_keras.instrument.levels import Level, argument_rule, dearest, method_level
-from flor_keras.instrument.syntax import is_generator, last_name, own_nodes, parameters
+from flor_keras.instrument.syntax import is_generator, last_name, own_nodes
 
 _BUILTINS = frozenset(dir(builtins))
 # Calls through which Keras runs methods of the program's own classes.
@@ -204,8 +204,8 @@ class Calls:
                 self._results[scope] |= self.values(scope, node.value)
         for decorator in getattr(scope.node, "decorator_list", []):
             for maker in self.values(scope, decorator):
-                if names := [arg.arg for arg in parameters(maker.node)]:  # type: ignore[arg-type]
-                    self._names[maker.path, names[0]].add(scope)
+                for name in maker.parameters[:1]:
+                    self._names[maker.path, name].add(scope)
 
     # Functions Keras runs by itself
 
@@ -257,9 +257,7 @@ def _bindings(scope: Scope) -> Iterator[tuple[Scope, ast.AST, ast.AST | None]]:
 
 def _matched_arguments(called: Scope, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     """Pair the arguments of a call with the parameters of the function called."""
-    if isinstance(called.node, ast.Module):
-        return
-    names = [arg.arg for arg in parameters(called.node)]
+    names = called.parameters
     is_bound = called.owner is not None and names[:1] in (["self"], ["cls"])
     yield from zip(names[is_bound:], call.args, strict=False)
     yield from ((keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg in names)

@@ -16,7 +16,15 @@ from pathlib import PurePosixPath
 from flor_keras.errors import UsageError
 from flor_keras.instrument import keras_words as words
 from flor_keras.instrument.flornames import FlorNames
-from flor_keras.instrument.syntax import FunctionNode, dotted, first_line, outer_parts, own_nodes, parse
+from flor_keras.instrument.syntax import (
+    FunctionNode,
+    dotted,
+    first_line,
+    outer_parts,
+    own_nodes,
+    parameters,
+    parse,
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,12 @@ class Scope:
     qualname: str
     outer: Scope | None = None
     owner: Class | None = None  # the class whose body it stands in
+    parameters: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = (
+            [] if isinstance(self.node, ast.Module) else [arg.arg for arg in parameters(self.node)]
+        )
 
     @property
     def id(self) -> FunctionId | None:
@@ -101,10 +115,10 @@ class File:
 
 
 class Index:
-    """All files of a program, and the meaning of names across them."""
+    """All files of a program, and the meaning of names across them; ``script`` is run, if known."""
 
-    def __init__(self, script: str, sources: Mapping[str, str]) -> None:
-        if script not in sources:
+    def __init__(self, script: str | None, sources: Mapping[str, str]) -> None:
+        if script is not None and script not in sources:
             raise UsageError(
                 f"The script {script!r} is not among the sources ({', '.join(sorted(sources)) or 'none'}). "
                 f"Expected one of them. Name the script as it is named there."
@@ -152,13 +166,22 @@ class Index:
     def module_path(self, importer: str, module: str) -> str | None:
         """Find a module's file: beside the importer, beside the script, under the root, or anywhere once."""
         tail = module.replace(".", "/")
-        folders = [PurePosixPath(importer).parent, PurePosixPath(self.script).parent, PurePosixPath()]
+        folders = [PurePosixPath(importer).parent, PurePosixPath(self.script or "").parent, PurePosixPath()]
         for folder in folders:
             for candidate in (str(folder / f"{tail}.py"), str(folder / tail / "__init__.py")):
                 if candidate in self.files:
                     return candidate
         anywhere = [p for p in self.files if p.endswith((f"/{tail}.py", f"/{tail}/__init__.py"))]
         return anywhere[0] if len(anywhere) == 1 else None
+
+    def outside_names(self, path: str) -> frozenset[str]:
+        """List the names a file imports from outside the program: libraries."""
+        imports = self.files[path].imports.items()
+        return frozenset(
+            local
+            for local, name in imports
+            if not any(self.module_path(path, part) for part in (name, name.rpartition(".")[0]) if part)
+        )
 
     def imported_paths(self, path: str, node: ast.Import | ast.ImportFrom) -> list[str]:
         """List the program's files an import statement runs."""

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Split a text into its words, to keep long tables readable."""
     return frozenset(text.split())
 
 
-CALLBACK_CLASSES = _words(
+CALLBACK_CLASSES = words(
     """Callback BackupAndRestore CSVLogger CallbackList EarlyStopping History LambdaCallback
     LearningRateScheduler ModelCheckpoint OrbaxCheckpoint ProgbarLogger ReduceLROnPlateau
     RemoteMonitor SwapEMAWeights TensorBoard TerminateOnNaN FlorKeras"""
 )
 
-OBJECT_CLASSES = _words(
+OBJECT_CLASSES = words(
     """Layer Model Sequential Functional Loss Metric Optimizer LearningRateSchedule Regularizer Constraint
     Initializer Wrapper RNN Module"""
 )
-OBJECT_PACKAGES = _words(
+OBJECT_PACKAGES = words(
     "layers losses metrics optimizers models regularizers constraints initializers schedules applications"
 )
-DATASET_CLASSES = _words("PyDataset Sequence")
+DATASET_CLASSES = words("PyDataset Sequence")
 
 # Methods Keras runs inside a step, and calls whose function arguments run inside a step.
 STEP_METHODS = sorted(
-    _words(
+    words(
         """train_step compute_* call build __call__ update_state update_step result reset_* apply
         apply_gradients add_loss get_metrics_result make_train_function"""
     )
 )
 STEP_TAKERS = sorted(
-    _words(
+    words(
         """map filter flat_map interleave scan take_while from_generator py_function numpy_function Lambda
         MeanMetricWrapper LossFunctionWrapper add_loss"""
     )
@@ -38,7 +39,7 @@ STEP_TAKERS = sorted(
 
 # Public attributes of Layer, Model, Loss, Metric, Optimizer, PyDataset, LearningRateSchedule in Keras 3.15:
 # a method of one of these names overrides something, so adding it changes training.
-OVERRIDES = _words(
+OVERRIDES = words(
     """add_loss add_metric add_optimizer_variables add_variable add_variable_from_reference add_weight
     apply apply_gradients assign assign_add assign_sub build build_from_config call compile
     compile_from_config compiled_loss compiled_metrics compute_dtype compute_loss compute_mask
@@ -60,7 +61,7 @@ OVERRIDES = _words(
 )
 
 # Keywords only Keras's own `fit` takes: they tell it from, say, scikit-learn's.
-FIT_KEYWORDS = _words(
+FIT_KEYWORDS = words(
     """epochs batch_size callbacks validation_data validation_split initial_epoch steps_per_epoch
     validation_steps validation_freq validation_batch_size shuffle class_weight verbose"""
 )

@@ -48,8 +48,11 @@ class ExecutionOrder:
         self._walk_program()
 
     def _walk_program(self) -> None:
-        self._run(self.index.files[self.index.script].top, _Place())
-        for file in self.index.files.values():  # modules imported in ways the walk cannot see
+        script = self.index.files.get(self.index.script or "")
+        others = self.index.files.values()
+        for file in (
+            [script, *others] if script else others
+        ):  # others are imported in ways the walk cannot see
             if not any(scope is file.top for scope, _ in self._walked):
                 self._run(file.top, _Place())
         for scope, level in self.calls.entries.items():
