@@ -1,0 +1,67 @@
+"""The command `flor-keras`: parse, one library call, print. Each command has a file of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+import click
+
+from flor_keras import __version__
+from flor_keras.cli.logs import logs
+from flor_keras.cli.runs import runs
+from flor_keras.cli.show import show
+from flor_keras.errors import FlorError
+
+# Commands that hand what follows `--` to the script they run.
+SCRIPT_COMMANDS = ("record", "replay")
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What click does not parse: `click.get_current_context().obj` of every command."""
+
+    script_args: tuple[str, ...] = ()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="flor-keras")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Hindsight logging for Keras 3: log a number after the training run is over."""
+    if context.obj.script_args and context.invoked_subcommand not in SCRIPT_COMMANDS:
+        raise click.UsageError(
+            f"{context.invoked_subcommand} takes no arguments after --: {' '.join(context.obj.script_args)}"
+        )
+
+
+for _command in (runs, show, logs):
+    cli.add_command(_command)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    own, script_args = split_argv(sys.argv[1:] if argv is None else argv)
+    try:
+        status = cli.main(own, prog_name="flor-keras", standalone_mode=False, obj=Invocation(script_args))
+        sys.stdout.flush()
+    except FlorError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_status
+    except click.Abort:  # click's name for KeyboardInterrupt
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python flushes again at exit, so give it somewhere to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def split_argv(argv: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Split at the first `--`: ours before it, the script's after it."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], tuple(argv[at + 1 :])
