@@ -6,6 +6,7 @@ Each says why it is needed; all were checked on Keras 3.15.1 and TensorFlow 2.21
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -156,33 +157,67 @@ def unhook_fit() -> None:
     _fit_hooks.clear()
 
 
-@contextmanager
-def training_steps(enumerate_steps: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterator[Callable[[], None]]:
-    """Within this context, `fit` takes its training steps from ``enumerate_steps(keras's own steps)``.
+class TrainingSteps:
+    """The training iterator of a `fit` call, in our hands."""
 
-    Yields a function that arms it: before that, Keras draws a batch of its own to build the model with. `fit`
-    constructs its training iterator first, later ones are for validation and stay as they are.
+    def __init__(self, enumerate_steps: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        self._enumerate_steps = enumerate_steps
+        self._is_armed = False
+        self._iterator: Any = None
+
+    def arm(self) -> None:
+        """From here on `fit` gets our steps; before, Keras draws batches of its own to build the model with."""
+        self._is_armed = True
+
+    def build(self, model: Any) -> None:
+        """Create the variables of model, metrics and optimizer as the first step would, without making one.
+
+        Without steps nothing else does, and Keras asks the metrics for results all the same. A model without a
+        `call` of its own (a GAN) cannot be built this way; `trace` can.
+        """
+        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
+            model._symbolic_build(iterator=self._iterator)
+        self._iterator.reset()
+
+    def trace(self, model: Any) -> None:
+        """Create every variable a training step creates, by tracing one; nothing is computed."""
+        import tensorflow as tf
+
+        def step(iterator: Any) -> None:
+            model.distribute_strategy.run(model.train_step, args=(next(iterator),))
+
+        tf.function(step).get_concrete_function(iter(self._iterator._distributed_dataset))
+
+    def construct(self, original: type, *args: Any, **kwargs: Any) -> Any:
+        """Construct the iterator, as a subclass of Keras's that asks for our steps."""
+        outer = self
+
+        class Steps(original):  # type: ignore[misc,valid-type]
+            def _enumerate_iterator(self) -> Iterator[Any]:
+                steps = super()._enumerate_iterator()
+                return outer._enumerate_steps(steps) if outer._is_armed else steps
+
+        self._iterator = Steps(*args, **kwargs)
+        return self._iterator
+
+
+@contextmanager
+def training_steps(enumerate_steps: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterator[TrainingSteps]:
+    """Within this context, `fit` takes its training steps from ``enumerate_steps(keras's own steps)``, once armed.
+
+    `fit` constructs its training iterator first; later ones are for validation and stay as they are.
     """
     from keras.src.backend.tensorflow import trainer
 
     original = trainer.TFEpochIterator
-    is_armed = False
-
-    class Steps(original):  # type: ignore[misc,valid-type]
-        def _enumerate_iterator(self) -> Iterator[Any]:
-            steps = super()._enumerate_iterator()
-            return enumerate_steps(steps) if is_armed else steps
+    steps = TrainingSteps(enumerate_steps)
 
     def construct(*args: Any, **kwargs: Any) -> Any:
         trainer.TFEpochIterator = original
-        return Steps(*args, **kwargs)
-
-    def arm() -> None:
-        nonlocal is_armed
-        is_armed = True
+        return steps.construct(original, *args, **kwargs)
 
     trainer.TFEpochIterator = construct
     try:
-        yield arm
+        yield steps
     finally:
         trainer.TFEpochIterator = original

@@ -21,6 +21,7 @@ from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.leads import leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.state.restore import restore_objects
+from flor_keras.state.variables import gather
 
 
 def replay_fit(replayer: Replayer, loop: int, call: keras_internals.FitCall, callbacks: list[Any]) -> Any:
@@ -35,8 +36,8 @@ def replay_fit(replayer: Replayer, loop: int, call: keras_internals.FitCall, cal
     arguments["verbose"] = 0
     arguments["validation_freq"] = visit.validated_epochs()
     params = visit.recorded_params()
-    with keras_internals.training_steps(visit.no_steps) as arm:
-        arguments["callbacks"] = _Visits(visit, arm, chosen, call.model, params)
+    with keras_internals.training_steps(visit.no_steps) as steps:
+        arguments["callbacks"] = _Visits(visit, steps, chosen, call.model, params)
         history = call.make()
     visit.restore(Kind.AFTER)
     return visit.give_history(history)
@@ -75,6 +76,18 @@ class _Visit:
         is_eval = Level.EVAL.value in self.replayer.plan.levels.values()
         return [epoch + 1 for epoch in self.epochs] if is_eval else []
 
+    def build(self, steps: keras_internals.TrainingSteps) -> None:
+        """Create all variables that were recorded, as training would have created them."""
+        steps.build(self._model)
+        last = self.replayer.checkpoint(self.loop, Kind.AFTER) or self._any_checkpoint()
+        manifest = self._manifest(last)
+        known = set(gather({"model": self._model}).variables) | set(manifest.get("metrics", ()))
+        if any(name not in known and name.startswith("model/") for name in manifest.get("tensors", ())):
+            steps.trace(self._model)
+
+    def _any_checkpoint(self) -> CheckpointRecord | None:
+        return self.replayer.checkpoint(self.loop, Kind.EPOCH_END, self.epochs[-1]) if self.epochs else None
+
     def no_steps(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Stand in for an epoch's steps: none, and then the state they led to."""
         if self._epoch is not None:
@@ -97,7 +110,7 @@ class _Visit:
             )
         if self._restored != checkpoint.path:
             folder = self.replayer.folder(checkpoint)
-            restore_objects(folder, {"model": self._model})
+            restore_objects(folder, {"model": self._model}, has_fresh_slots=kind is Kind.START)
             self.replayer.note_exact(len(bundle.read_manifest(folder)["tensors"]))
             self._restored = checkpoint.path
 
@@ -142,17 +155,26 @@ class _Visit:
 class _Visits(keras.callbacks.CallbackList):
     """The callbacks of a visited loop: called at asked epochs only, with the recorded state and logs."""
 
-    def __init__(self, visit: _Visit, arm: Any, callbacks: list[Any], model: Any, params: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        visit: _Visit,
+        steps: keras_internals.TrainingSteps,
+        callbacks: list[Any],
+        model: Any,
+        params: dict[str, Any],
+    ) -> None:
         self._visit = visit
-        self._arm = arm
+        self._steps = steps
         super().__init__(callbacks, add_history=True, add_progbar=False, model=model, **params)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        self._visit.build(self._steps)
         self._visit.replayer.move(Position(self._visit.loop))
         if any(overrides(callback, "on_train_begin") for callback in self.callbacks):
             self._visit.restore(Kind.START)
         super().on_train_begin(logs)
-        self._arm()
+        self._visit.disturb()
+        self._steps.arm()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if not self._visit.is_asked(epoch):

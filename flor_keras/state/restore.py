@@ -14,22 +14,29 @@ from flor_keras.state.variables import State, gather
 _SHOWN = 6
 
 
-def restore_objects(folder: Path, roots: Mapping[str, Any]) -> None:
+def restore_objects(folder: Path, roots: Mapping[str, Any], *, has_fresh_slots: bool = False) -> None:
     """Restore the objects named as when recorded (``{"model": model}``) from the checkpoint in ``folder``.
 
     Every variable of the objects gets its recorded value, and every recorded value finds its variable. Metrics are
     the exception in both directions: one that was added or taken away since starts from its initial state. An
     optimizer the program has not (a model that is not compiled) is left out as a whole.
 
+    Args:
+      folder: the checkpoint.
+      roots: the objects by the name they were recorded under.
+      has_fresh_slots: the caller knows that the optimizers' slots still have the values they were created with,
+        which is what a checkpoint from before the first step, where there were none, means.
+
     Raises:
       StateError: names the variables without a value, the values without a variable, or those of another shape.
       CheckpointError: the checkpoint is damaged.
     """
-    _build_optimizers(roots)
     values = bundle.load(folder)
+    _build_optimizers(roots, values)
     _restore_tables(gather(roots), values)
     state = gather(roots)
-    _check(folder, state, values, bundle.read_manifest(folder), roots)
+    exempt = tuple(f"{name}/" for name in state.optimizers) if has_fresh_slots else ()
+    _check(folder, state, values, roots, exempt)
     for name, variable in state.variables.items():
         if name in values:
             variable.assign(values[name])
@@ -39,14 +46,27 @@ def restore_objects(folder: Path, roots: Mapping[str, Any]) -> None:
         layer.finalize_state()
 
 
-def _build_optimizers(roots: Mapping[str, Any]) -> None:
-    """Create the slots of a compiled model's optimizer, which Keras does only when training begins."""
+def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Create the slots of the optimizers the checkpoint has slots of; Keras does it in the first training step.
+
+    A checkpoint from before that step has none; there the optimizer must stay as it is.
+    """
+    for name, (optimizer, variables) in _unbuilt_optimizers(roots).items():
+        known = set(gather({name: optimizer}).variables)
+        if any(value.startswith(f"{name}/") and value not in known for value in values):
+            optimizer.build(variables)
+
+
+def _unbuilt_optimizers(roots: Mapping[str, Any]) -> dict[str, tuple[Any, list[Any]]]:
+    """Return compiled optimizers without slots by name, with the variables Keras would build them for."""
     import keras
 
-    for root in roots.values():
+    found = {}
+    for name, root in roots.items():
         optimizer = getattr(root, "optimizer", None)
         if isinstance(root, keras.Model) and optimizer is not None and root.built and not optimizer.built:
-            optimizer.build(root.trainable_variables)
+            found[f"{name}/optimizer"] = (optimizer, root.trainable_variables)
+    return found
 
 
 def _restore_tables(state: State, values: dict[str, Any]) -> None:
@@ -57,10 +77,15 @@ def _restore_tables(state: State, values: dict[str, Any]) -> None:
 
 
 def _check(
-    folder: Path, state: State, values: Mapping[str, Any], manifest: Mapping[str, Any], roots: Mapping[str, Any]
+    folder: Path, state: State, values: Mapping[str, Any], roots: Mapping[str, Any], exempt: tuple[str, ...]
 ) -> None:
+    manifest = bundle.read_manifest(folder)
     metrics = state.metric_names | set(manifest.get("metrics", ()))
-    without_value = [name for name in state.variables if name not in values and name not in metrics]
+    without_value = [
+        name
+        for name in state.variables
+        if name not in values and name not in metrics and not name.startswith(exempt)
+    ]
     absent = _absent_optimizers(manifest, state)
     without_variable = [
         name
