@@ -16,8 +16,8 @@ from flor_keras.instrument.syntax import last_name, root_name
 # Called on something the recorded program has, these change it.
 CHANGING_METHODS = words(
     """fit train_on_batch compile build assign assign_add assign_sub set_weights load_weights apply_gradients
-    apply minimize update_state update_step reset_state reset_states add_loss add_weight add append extend insert
-    pop remove clear update setdefault popitem sort reverse write"""
+    apply minimize update_state update_step reset_state reset_states add_loss add_weight add append extend
+    insert pop remove clear update setdefault popitem sort reverse write"""
 )
 # Whatever they are called on.
 CHANGING_EVERYTHING = frozenset({"seed", "set_seed", "set_random_seed", "exit", "_exit"})
