@@ -25,12 +25,12 @@ NICENESS = 10
 
 
 class Job(NamedTuple):
-    """One checkpoint to write. The tensors of ``layout`` lie in the arena, the strings travel in the message."""
+    """One checkpoint to write. The tensors of ``layout`` lie in the arena, small things and text travel in the message."""
 
     number: int
     folder: str
     layout: Layout
-    strings: dict[str, tuple[tuple[int, ...], list[bytes]]]  # name -> (shape, values)
+    small: dict[str, tuple[str, tuple[int, ...], np.ndarray]]  # name -> (dtype, shape, content), e.g. text
     manifest: dict[str, Any]
     files: dict[str, bytes]
     deadline_secs: float
@@ -110,7 +110,4 @@ def contents(job: Job, arena: Arena | None) -> list[bundle.Content]:
     found = []
     if arena is not None:
         found = [bundle.Content(s.name, s.dtype, s.shape, arena.view(s)) for s in job.layout.slots]
-    strings = job.strings.items()
-    return found + [
-        bundle.Content(name, "string", shape, np.array(values, dtype=object)) for name, (shape, values) in strings
-    ]
+    return found + [bundle.Content(name, *content) for name, content in job.small.items()]

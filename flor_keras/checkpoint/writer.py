@@ -22,6 +22,8 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flor_keras.checkpoint import bundle, memory, worker
 from flor_keras.checkpoint.arena import Arena, Layout
 from flor_keras.checkpoint.worker import Done, Job
@@ -167,8 +169,8 @@ class Writer:
         """Have the worker write a small bundle, and read it back here, before it is trusted with a checkpoint."""
         assert self._connection is not None
         folder = self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
-        strings = {"handshake": ((1,), [b"flor_keras"])}
-        self._connection.send(Job(-1, str(folder), Layout((), 0), strings, {}, {}, HANDSHAKE_SECS))
+        small = {"handshake": ("string", (1,), np.array([b"flor_keras"], dtype=object))}
+        self._connection.send(Job(-1, str(folder), Layout((), 0), small, {}, {}, HANDSHAKE_SECS))
         if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):
             raise OSError("no answer to the handshake")
         done = self._connection.recv()
@@ -278,11 +280,11 @@ def job_for(
     number: int,
     folder: Path,
     layout: Layout,
-    strings: Mapping[str, Any],
+    small: Mapping[str, Any],
     manifest: dict[str, Any],
     files: dict[str, bytes],
 ) -> Job:
     """Describe one checkpoint for the worker."""
     return Job(
-        number, str(folder), layout, dict(strings), manifest, files, deadline_secs(layout.num_bytes)
+        number, str(folder), layout, dict(small), manifest, files, deadline_secs(layout.num_bytes)
     )

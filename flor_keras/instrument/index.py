@@ -112,6 +112,7 @@ class File:
     classes: list[Class] = field(default_factory=list)
     imports: dict[str, str] = field(default_factory=dict)  # local name -> absolute dotted name
     stars: list[str] = field(default_factory=list)
+    definitions: dict[str, list[Scope | Class]] = field(default_factory=dict)  # functions and classes, no methods
 
 
 class Index:
@@ -138,14 +139,11 @@ class Index:
         if path in seen:
             return []
         file = self.files[path]
-        found: list[Scope | Class] = [
-            s for s in file.scopes if s.name == name and s.owner is None and s is not file.top
-        ]
-        found += [cls for cls in file.classes if cls.name == name]
+        found = file.definitions.get(name, [])
         if not found and name in file.imports:
             found = self.resolve(path, file.imports[name], seen | {path})
         for star in [] if found else file.stars:
-            found += self.resolve(path, f"{star}.{name}", seen | {path})
+            found = found + self.resolve(path, f"{star}.{name}", seen | {path})
         return found
 
     def resolve(self, importer: str, name: str, seen: frozenset[str] = frozenset()) -> list[Scope | Class]:
@@ -252,6 +250,11 @@ def _read(path: str, text: str) -> File:
     top = Scope(path, tree, "<module>", "<module>")
     file = File(path, tree, FlorNames.of(tree), top, [top])
     _Reader(file).read()
+    for scope in file.scopes[1:]:
+        if scope.owner is None:
+            file.definitions.setdefault(scope.name, []).append(scope)
+    for cls in file.classes:
+        file.definitions.setdefault(cls.name, []).append(cls)
     return file
 
 

@@ -110,7 +110,7 @@ class _Visit:
             )
         if self._restored != checkpoint.path:
             folder = self.replayer.folder(checkpoint)
-            restore_objects(folder, {"model": self._model}, has_fresh_slots=kind is Kind.START)
+            restore_objects(folder, {"model": self._model}, is_fresh=kind is Kind.START)
             self.replayer.note_exact(len(bundle.read_manifest(folder)["tensors"]))
             self._restored = checkpoint.path
 

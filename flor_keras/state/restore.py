@@ -14,7 +14,7 @@ from flor_keras.state.variables import State, gather
 _SHOWN = 6
 
 
-def restore_objects(folder: Path, roots: Mapping[str, Any], *, has_fresh_slots: bool = False) -> None:
+def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = False) -> None:
     """Restore the objects named as when recorded (``{"model": model}``) from the checkpoint in ``folder``.
 
     Every variable of the objects gets its recorded value, and every recorded value finds its variable. Metrics are
@@ -24,8 +24,8 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, has_fresh_slots: 
     Args:
       folder: the checkpoint.
       roots: the objects by the name they were recorded under.
-      has_fresh_slots: the caller knows that the optimizers' slots still have the values they were created with,
-        which is what a checkpoint from before the first step, where there were none, means.
+      is_fresh: variables the checkpoint has no value for are as they were created. That is what a checkpoint from
+        before the first step means, which creates optimizer slots and the weights of layers not built before.
 
     Raises:
       StateError: names the variables without a value, the values without a variable, or those of another shape.
@@ -35,8 +35,7 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, has_fresh_slots: 
     _build_optimizers(roots, values)
     _restore_tables(gather(roots), values)
     state = gather(roots)
-    exempt = tuple(f"{name}/" for name in state.optimizers) if has_fresh_slots else ()
-    _check(folder, state, values, roots, exempt)
+    _check(folder, state, values, roots, is_fresh)
     for name, variable in state.variables.items():
         if name in values:
             variable.assign(values[name])
@@ -77,14 +76,14 @@ def _restore_tables(state: State, values: dict[str, Any]) -> None:
 
 
 def _check(
-    folder: Path, state: State, values: Mapping[str, Any], roots: Mapping[str, Any], exempt: tuple[str, ...]
+    folder: Path, state: State, values: Mapping[str, Any], roots: Mapping[str, Any], is_fresh: bool
 ) -> None:
     manifest = bundle.read_manifest(folder)
     metrics = state.metric_names | set(manifest.get("metrics", ()))
     without_value = [
         name
         for name in state.variables
-        if name not in values and name not in metrics and not name.startswith(exempt)
+        if name not in values and name not in metrics and not is_fresh
     ]
     absent = _absent_optimizers(manifest, state)
     without_variable = [

@@ -183,16 +183,21 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _items(values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield items by index, metrics by name: a metric added in hindsight must not rename the others."""
+    """Yield items by index, metrics by name: a metric added in hindsight must not rename the others.
+
+    Input layers do not count: a Sequential gets one in front when it is built.
+    """
     import keras
 
     seen: Counter[str] = Counter()
-    for index, item in enumerate(values):
+    index = 0
+    for item in values:
         if isinstance(item, keras.metrics.Metric):
             seen[item.name] += 1
             yield f"{_escaped(item.name)}" + (f"#{seen[item.name]}" if seen[item.name] > 1 else ""), item
-        else:
+        elif not isinstance(item, keras.layers.InputLayer):
             yield str(index), item
+            index += 1
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:

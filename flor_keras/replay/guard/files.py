@@ -121,8 +121,8 @@ class Files:
         self.rmdir(path)
 
     def make_tree(self, path: str) -> None:
-        """Make a folder and the missing ones above it; an existing one is fine."""
-        if self.is_folder(path):
+        """Make a folder and the missing ones above it; an existing one is fine, and so is no name at all."""
+        if not path or self.is_folder(path):
             return
         above = os.path.dirname(path.rstrip("/"))
         if above:
@@ -154,14 +154,14 @@ class Files:
             raise failure(errno.ENOTDIR, path)
         return self.overlay.names(here)
 
-    def scandir(self, path: str) -> Any:
-        """Return merged entries; Python's own where nothing of the folder is diverted."""
-        here = self.overlay.resolve(path)
+    def scandir(self, path: str | bytes) -> Any:
+        """Return merged entries in the type of `path`; Python's own where nothing is diverted."""
+        here = self.overlay.resolve(os.fsdecode(path))
         where, status = self.overlay.find(here)
         if status is None or (where == here and not self._is_merged(here)):
             return posix.scandir(path if where == here else where)
         if not stat.S_ISDIR(status.st_mode):
-            raise failure(errno.ENOTDIR, path)
+            raise failure(errno.ENOTDIR, os.fsdecode(path))
         return Entries([Entry(self, path, name) for name in self.overlay.names(here)])
 
     def chdir(self, path: str) -> None:
@@ -216,16 +216,17 @@ class Files:
 class Entry:
     """What `os.DirEntry` offers, for a name in a merged folder."""
 
-    def __init__(self, files: Files, folder: str, name: str) -> None:
+    def __init__(self, files: Files, folder: str | bytes, name: str) -> None:
         self._files = files
-        self.name = name
-        self.path = os.path.join(folder, name)
+        self._text = os.path.join(os.fsdecode(folder), name)
+        self.name = os.fsencode(name) if isinstance(folder, bytes) else name
+        self.path = os.fsencode(self._text) if isinstance(folder, bytes) else self._text
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the status of what the program sees there."""
-        status = self._files.status(self.path, follow_symlinks)
+        status = self._files.status(self._text, follow_symlinks)
         if status is None:
-            raise failure(errno.ENOENT, self.path)
+            raise failure(errno.ENOENT, self._text)
         return status
 
     def inode(self) -> int:
@@ -245,10 +246,10 @@ class Entry:
         return self._is(stat.S_ISLNK, False)
 
     def _is(self, test: Callable[[int], bool], follow: bool) -> bool:
-        status = self._files.status(self.path, follow)
+        status = self._files.status(self._text, follow)
         return status is not None and test(status.st_mode)
 
-    def __fspath__(self) -> str:
+    def __fspath__(self) -> str | bytes:
         return self.path
 
 

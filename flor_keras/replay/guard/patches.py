@@ -37,7 +37,9 @@ class Patches:
         for key, module in list(sys.modules.items()):
             if not isinstance(module, ModuleType) or key in _UNTOUCHED or key.startswith(f"{__package__}."):
                 continue
-            held = [(name, by_id[id(value)]) for name, value in vars(module).items() if id(value) in by_id]
+            held = [
+                (name, by_id[id(value)]) for name, value in list(vars(module).items()) if id(value) in by_id
+            ]
             for name, new in held:
                 self.set(module, name, new)
 

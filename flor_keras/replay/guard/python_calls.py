@@ -191,7 +191,7 @@ def _listing_calls(files: Files) -> dict[str, Callable[..., Any]]:
     @functools.wraps(os.scandir)
     def scandir(path: Any = None) -> Any:
         plain = "." if path is None else _plain(path)
-        if isinstance(plain, (int, bytes)) or overlay.is_pristine:
+        if isinstance(plain, int) or overlay.is_pristine:
             return posix.scandir(plain)
         return files.scandir(plain)
 

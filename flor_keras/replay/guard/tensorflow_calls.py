@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import posix
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,7 @@ def patch_tensorflow(patches: Patches, hook: ImportHook, overlay: Overlay, refus
     add("lib.io.tf_record", _patch_record_writer)
     add("client._pywrap_events_writer", _patch_events_writer)
     add("training.py_checkpoint_reader", _patch_checkpoint_reader)
+    add("saved_model.save", _patch_saved_model)
     add("saved_model.fingerprinting", _patch_fingerprints)
     add("profiler.internal._pywrap_profiler", _patch_profiler)
     add("debug.lib.debug_events_writer", _patch_debug_writer)
@@ -112,7 +114,7 @@ class _GFile:
             "GetChildren": self.children,
             "GetMatchingFiles": self.matching,
             "DeleteFile": self._local("DeleteFile", files.remove),
-            "CreateDir": self._local("CreateDir", lambda path: files.create(os.mkdir)(path)),
+            "CreateDir": self._local("CreateDir", lambda path: files.create(posix.mkdir)(path)),
             "RecursivelyCreateDir": self._local("RecursivelyCreateDir", files.make_tree),
             "DeleteRecursively": self._local("DeleteRecursively", files.remove_tree),
         }
@@ -205,7 +207,15 @@ def _patch_debug_writer(patches: Patches, module: ModuleType, places: Places) ->
 
 
 def _patch_debug_callback(patches: Patches, module: ModuleType, places: Places) -> None:
-    _patch_init(patches, module._DumpingCallback, places)
+    """Map the folder where it is set: once more after the constructor."""
+    owner = module._DumpingCallback
+    real = owner.dump_root
+
+    def set_root(self: Any, path: Any) -> None:
+        real.fset(self, _as_tensorflow_error(places.using)(places.write, path))
+
+    patches.set(owner, "dump_root", property(real.fget, set_root))
+    _patch_init(patches, owner, places)
 
 
 def _patch_events_writer(patches: Patches, module: ModuleType, places: Places) -> None:
@@ -215,6 +225,11 @@ def _patch_events_writer(patches: Patches, module: ModuleType, places: Places) -
 def _patch_checkpoint_reader(patches: Patches, module: ModuleType, places: Places) -> None:
     reader = _mapping_first(places.read_prefix, module.CheckpointReader, places)
     patches.set(module, "CheckpointReader", reader)
+
+
+def _patch_saved_model(patches: Patches, module: ModuleType, places: Places) -> None:
+    native = module.pywrap_saved_model
+    patches.set(native, "Save", _mapping_first(places.write, native.Save, places))  # makes the folder
 
 
 def _patch_fingerprints(patches: Patches, module: ModuleType, places: Places) -> None:

@@ -208,8 +208,8 @@ def _glob(patterns: Any) -> Any:
     """Match in the overlay, in the operation's place."""
     from tensorflow.python.lib.io import file_io
 
-    known = _known(patterns)
-    found = [name for pattern in known.ravel().tolist() for name in file_io.get_matching_files_v2(pattern)]
+    texts = [os.fsdecode(pattern) for pattern in _known(patterns).ravel().tolist()]
+    found = [name for text in texts for name in file_io.get_matching_files_v2(text)]
     return _string_tensor(found, (len(found),))
 
 
