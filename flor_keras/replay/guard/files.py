@@ -135,6 +135,8 @@ class Files:
         new = self.overlay.resolve(target, follow=False)
         if old == new:
             return
+        if new.startswith(old + "/"):
+            raise failure(errno.EINVAL, source)  # a folder into itself
         self._check_can_replace(status, new)
         moved = self.overlay.copy_up_tree(old)
         place = self.overlay.for_write(new, keep=False, follow=False)
