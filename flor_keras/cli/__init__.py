@@ -10,6 +10,7 @@ import click
 
 from flor_keras import __version__
 from flor_keras.cli.logs import logs
+from flor_keras.cli.replay import replay
 from flor_keras.cli.runs import runs
 from flor_keras.cli.show import show
 from flor_keras.errors import FlorError
@@ -36,7 +37,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (runs, show, logs):
+for _command in (runs, show, logs, replay):
     cli.add_command(_command)
 
 

@@ -31,14 +31,15 @@ def logs(
     if not found:
         text.print_json_rows([]) if is_json else click.echo("No runs yet.")
         return
-    rows = _rows(found, names)
+    rows = table_rows(found, names)
     if is_json:
         text.print_json_rows(rows)
     else:
-        _print(list(rows))
+        print_rows(list(rows))
 
 
-def _rows(runs: list[reading.Run], names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def table_rows(runs: list[reading.Run], names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the JSON contract: position, then a value or None for each name."""
     from flor_keras.store.pivot import position_or_none
 
     ids = list(dict.fromkeys(run.id for run in runs))
@@ -56,7 +57,7 @@ def _rows(runs: list[reading.Run], names: tuple[str, ...]) -> Iterator[dict[str,
         yield {"run": ids[run], **row, **dict(zip(table.columns, values, strict=True))}
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def print_rows(rows: list[dict[str, Any]]) -> None:
     """Print columns for people; the position columns that say nothing are left out."""
     if not rows:
         click.echo("Nothing is logged there.")

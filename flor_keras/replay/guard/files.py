@@ -43,7 +43,7 @@ class Files:
             return self.overlay.seen(path)
         status = self.status(path)
         if status is None and "r" in mode:
-            raise failure(errno.ENOENT, path)
+            raise self._missing(path)
         if status is not None:
             self._check_can_open(path, status, "x" in mode)
         return self.overlay.for_write(path, keep="a" in mode or "r" in mode)
@@ -56,7 +56,7 @@ class Files:
             return posix.open(self.overlay.for_write(path, keep=True), flags, mode)
         status = self.status(path)
         if status is None and not flags & posix.O_CREAT:
-            raise failure(errno.ENOENT, path)
+            raise self._missing(path)
         if status is not None:
             self._check_can_open(path, status, bool(flags & posix.O_EXCL and flags & posix.O_CREAT))
         return posix.open(self.overlay.for_write(path, keep=not flags & posix.O_TRUNC), flags, mode)
@@ -67,7 +67,7 @@ class Files:
         def call(path: str, *args: Any, **options: Any) -> Any:
             is_followed = options.get("follow_symlinks", follow)
             if self.status(path, is_followed) is None:
-                raise failure(errno.ENOENT, path)
+                raise self._missing(path)
             return real(self.overlay.for_write(path, keep=True, follow=is_followed), *args, **options)
 
         return call
@@ -135,9 +135,7 @@ class Files:
         new = self.overlay.resolve(target, follow=False)
         if old == new:
             return
-        if new.startswith(old + "/"):
-            raise failure(errno.EINVAL, source)  # a folder into itself
-        self._check_can_replace(status, new)
+        self._check_can_replace(old, status, new)
         moved = self.overlay.copy_up_tree(old)
         place = self.overlay.for_write(new, keep=False, follow=False)
         if stat.S_ISDIR(status.st_mode) and place != new and os.path.lexists(place):
@@ -181,8 +179,14 @@ class Files:
         here = self.overlay.resolve(path, follow)
         status = self.overlay.find(here)[1]
         if status is None:
-            raise failure(errno.ENOENT, path)
+            raise self._missing(path)
         return here, status
+
+    def _missing(self, path: str) -> OSError:
+        """Return the error for a path that is not there: it may be that a file stands where a folder should."""
+        folder = self.overlay.find(os.path.dirname(self.overlay.resolve(path, follow=False)))[1]
+        is_folder = folder is None or stat.S_ISDIR(folder.st_mode)
+        return failure(errno.ENOENT if is_folder else errno.ENOTDIR, path)
 
     def _delete(self, here: str, real: Callable[[str], None]) -> None:
         where = self.overlay.find(here)[0]
@@ -204,8 +208,14 @@ class Files:
         if self.status(path, follow=False) is not None:
             raise failure(errno.EEXIST, path)
 
-    def _check_can_replace(self, status: os.stat_result, new: str) -> None:
+    def _check_can_replace(self, old: str, status: os.stat_result, new: str) -> None:
         found = self.overlay.find(new)[1]
+        if not self.overlay.is_free(new):
+            self.overlay.check_folder(new)
+        if new.startswith(old + "/"):
+            raise failure(errno.EINVAL, old)  # a folder into itself
+        if old.startswith(new + "/"):
+            raise failure(errno.ENOTEMPTY, new)
         if found is None:
             return
         was_folder, is_folder = stat.S_ISDIR(found.st_mode), stat.S_ISDIR(status.st_mode)

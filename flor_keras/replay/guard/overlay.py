@@ -207,6 +207,9 @@ class Overlay:
         if tail == ".":
             return folder
         if tail == "..":
+            status = self.find(folder)[1]
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                raise failure(errno.ENOTDIR if status else errno.ENOENT, path)
             return os.path.dirname(folder)
         here = f"{folder}/{tail}" if folder != "/" else f"/{tail}"
         if not follow or here.startswith(_KERNEL):

@@ -1,0 +1,180 @@
+"""`flor-keras replay`: compute a value that was never logged, for epochs that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flor_keras import reading
+from flor_keras.cli import text
+from flor_keras.cli.logs import print_rows, table_rows
+from flor_keras.records import Verdict
+from flor_keras.replay.engine import PATIENCE_SECS, Outcome, carry_out
+from flor_keras.replay.epochs import spelled
+from flor_keras.replay.plan import Plan, Request, make_plan
+from flor_keras.store.database import Store
+from flor_keras.store.layout import find_store, given_store
+
+DONE, NOT_EXACT = 0, 3
+_LISTED = 8
+
+
+@click.command()
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--run", "run", metavar="REF", help="The run to replay. [the newest of SCRIPT]")
+@click.option("--epochs", metavar="LIST", help="Epochs from 0, such as 0,3,10:20:2. [all]")
+@click.option(
+    "--level",
+    type=click.Choice(["setup", "epoch", "eval", "step", "after"]),
+    help="What is redone. [found from the source]",
+)
+@click.option(
+    "--callbacks",
+    type=click.Choice(["needed", "all"]),
+    default="needed",
+    show_default=True,
+    help="Which callbacks of the program are called.",
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="Show the plan and stop.")
+@click.option("--force", "is_forced", is_flag=True, help="Replay a program that was changed; marks the values.")
+@click.option("--allow-writes", is_flag=True, help="Let the replayed program write, rename and delete files.")
+@click.option(
+    "--patience",
+    "patience_secs",
+    type=click.FloatRange(min=1),
+    default=PATIENCE_SECS,
+    show_default=True,
+    metavar="SECS",
+    help="How long the program may give no sign.",
+)
+@text.store_option
+@text.json_option
+@click.pass_context
+def replay(
+    context: click.Context,
+    script: Path,
+    names: tuple[str, ...],
+    is_dry: bool,
+    patience_secs: float,
+    store: str | None,
+    is_json: bool,
+    **asked: Any,
+) -> int:
+    """Compute NAMEs for a recorded run of SCRIPT, which now has lines that log them.
+
+    The program runs again in replay mode: nothing is trained, and what it writes goes to a scratch folder. The
+    values join the run. Arguments after -- go to the script in place of the recorded ones.
+
+    JSON: {"run", "level", "epochs", "names", "values", "verified", "max_abs_diff", "held_back", "seconds"}.
+    Exit status: 0 done, 1 failed, 2 wrong use, 3 done but not exact.
+    """
+    location = given_store(store) if store else find_store(Path.cwd())
+    argv = context.obj.script_args or None
+    with Store.open(location) as opened:
+        plan = make_plan(opened, Request(script=script, names=names, argv=argv, **asked))
+    if is_dry:
+        print(text.to_strict_json(plan.to_json())) if is_json else _print_plan(plan)
+        return DONE
+    if is_json:
+        outcome = carry_out(plan, lambda event: None, patience_secs)
+        print(text.to_strict_json(_as_json(outcome)))
+    else:
+        _print_plan(plan)
+        with _progress(plan) as on_event:
+            outcome = carry_out(plan, on_event, patience_secs)
+        _print_outcome(outcome)
+    return DONE if outcome.verdict is Verdict.EXACT else NOT_EXACT
+
+
+def _print_plan(plan: Plan) -> None:
+    name = f" ({plan.run_name})" if plan.run_name else ""
+    loops = [
+        f"epochs {spelled(epochs)}" + (f" of loop {loop}" if plan.num_loops > 1 else "")
+        for loop, epochs in plan.epochs.items()
+    ]
+    what = {
+        "setup": "the program up to its first loop",
+        "epoch": "restore each epoch's end, call the epoch's hooks; no training step",
+        "eval": "restore each epoch's end, evaluate; no training step",
+        "step": "restore the nearest checkpoint before, redo the steps",
+        "after": "restore the state after training, run the rest of the program",
+    }
+    click.echo(f"run     {plan.run}{name}")
+    click.echo(f"names   {', '.join(plan.names)}")
+    click.echo(f"level   {plan.level}: {what[plan.level]}")
+    if loops:
+        click.echo(f"redo    {'; '.join(loops)}")
+    if plan.held_back:
+        click.echo(f"held    {', '.join(plan.held_back)} (not called)")
+    if plan.is_changed:
+        click.echo("warning: the program was changed since; the values are marked approximate")
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[dict[str, Any]], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting the program", total=plan.num_epochs or None)
+
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "epoch":
+                progress.update(task, advance=1, description=f"epoch {event['epoch']}")
+
+        yield on_event
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    click.echo()
+    print_rows(_values(outcome))
+    click.echo()
+    click.echo(f"{outcome.num_entries} values in {text.duration(outcome.seconds)}; {_verdict(outcome)}")
+    for word, found in (
+        ("not called", outcome.held_back),
+        ("diverted to a scratch folder", outcome.diverted),
+        ("refused", outcome.refused),
+    ):
+        if found:
+            more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+            click.echo(f"{word}: {', '.join(found[:_LISTED])}{more}")
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.plan.is_changed:
+        return "approximate: the program was changed since it was recorded"
+    if outcome.verdict is Verdict.APPROXIMATE and outcome.first_difference:
+        name, position = outcome.first_difference["name"], outcome.first_difference["position"]
+        where = ", ".join(f"{w} {p}" for w, p in zip(("loop", "epoch", "step"), position, strict=True) if p is not None)
+        return f"approximate: largest difference {outcome.max_abs_diff:.3g}, first in {name} at {where}"
+    if outcome.verdict is Verdict.EXACT:
+        return "exact: all that was recorded and recomputed is equal bit for bit"
+    return "unchecked: nothing recorded was recomputed"
+
+
+def _values(outcome: Outcome) -> list[dict[str, Any]]:
+    run = reading.run(outcome.plan.run, outcome.plan.store)
+    return list(table_rows([run], tuple(outcome.plan.names)))
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    plan = outcome.plan
+    return {
+        "run": plan.run,
+        "level": plan.level,
+        "epochs": sorted({epoch for epochs in plan.epochs.values() for epoch in epochs}),
+        "names": plan.names,
+        "values": _values(outcome),
+        "verified": outcome.verdict.value,
+        "max_abs_diff": outcome.max_abs_diff,
+        "held_back": outcome.held_back,
+        "seconds": round(outcome.seconds, 3),
+        "diverted": outcome.diverted,
+        "refused": outcome.refused,
+    }
