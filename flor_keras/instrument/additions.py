@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from flor_keras.instrument import keras_words as words
 from flor_keras.instrument.harm import is_changing_call, is_harmless
-from flor_keras.instrument.index import Class, File, Index, Scope
+from flor_keras.instrument.index import Index
 from flor_keras.instrument.normal_form import header_names, header_parts, names_in
+from flor_keras.instrument.scopes import Class, File, Scope
 from flor_keras.instrument.syntax import (
     Definition,
     FunctionNode,

@@ -11,8 +11,9 @@ import builtins
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from flor_keras.instrument.index import Class, Index, Scope, calls_in
+from flor_keras.instrument.index import Index
 from flor_keras.instrument.levels import Level, argument_rule, dearest, method_level
+from flor_keras.instrument.scopes import Class, Scope, calls_in
 from flor_keras.instrument.syntax import is_generator, last_name, own_nodes
 
 _BUILTINS = frozenset(dir(builtins))

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from flor_keras.instrument.additions import Additions, attribute_names, taken_names
 from flor_keras.instrument.flornames import PACKAGE
 from flor_keras.instrument.free_names import free_names
-from flor_keras.instrument.index import Class, ClassKind, Index
+from flor_keras.instrument.index import Index
 from flor_keras.instrument.normal_form import normalise
+from flor_keras.instrument.scopes import Class, ClassKind
 from flor_keras.instrument.syntax import blocks
 
 Statements = list[ast.stmt]

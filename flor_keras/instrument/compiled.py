@@ -7,7 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from flor_keras.instrument.index import Class, Index, Scope
+from flor_keras.instrument.index import Index
+from flor_keras.instrument.scopes import Class, Scope
 from flor_keras.instrument.syntax import dotted, last_name, own_nodes
 
 _METRIC_KEYWORDS = ("metrics", "weighted_metrics")

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from flor_keras.instrument.harm import is_harmless
-from flor_keras.instrument.index import ClassKind, File, Index, Scope
+from flor_keras.instrument.index import Index
+from flor_keras.instrument.scopes import ClassKind, File, Scope
 from flor_keras.instrument.syntax import FunctionNode, last_name, outer_parts
 
 Key = tuple[str, str]  # path of the file, name

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from flor_keras.instrument import keras_words as words
-from flor_keras.instrument.index import ClassKind
+from flor_keras.instrument.scopes import ClassKind
 
 
 class Level(StrEnum):

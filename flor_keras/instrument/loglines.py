@@ -11,9 +11,10 @@ from functools import reduce
 
 from flor_keras.instrument.calls import Calls
 from flor_keras.instrument.compiled import compiled_metrics
-from flor_keras.instrument.index import FunctionId, Index, Scope, calls_in
+from flor_keras.instrument.index import Index
 from flor_keras.instrument.levels import Level, dearest
 from flor_keras.instrument.order import ExecutionOrder
+from flor_keras.instrument.scopes import FunctionId, Scope, calls_in
 
 __all__ = ["FunctionId", "Level", "LogLine", "Program"]
 

@@ -20,7 +20,8 @@ from flor_keras.instrument.free_names import (
     parameter_keys,
 )
 from flor_keras.instrument.harm import is_harmless
-from flor_keras.instrument.index import Class, ClassKind, File, Index
+from flor_keras.instrument.index import Index
+from flor_keras.instrument.scopes import Class, ClassKind, File
 from flor_keras.instrument.syntax import Definition, FunctionNode, blocks
 
 _HOLLOWABLE = ast.If | ast.For | ast.With | ast.Try

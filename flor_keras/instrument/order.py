@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from flor_keras.instrument import keras_words as words
 from flor_keras.instrument.calls import Calls
-from flor_keras.instrument.index import ClassKind, Scope, kind_of_name
+from flor_keras.instrument.index import kind_of_name
 from flor_keras.instrument.levels import Level, dearest
+from flor_keras.instrument.scopes import ClassKind, Scope
 from flor_keras.instrument.syntax import (
     Comprehension,
     FunctionNode,

@@ -10,6 +10,7 @@ from types import CodeType
 import pytest
 
 from flor_keras.errors import UsageError
+from flor_keras.instrument.levels import rules
 from flor_keras.instrument.loglines import FunctionId, Level, Program
 
 HEAD = """\
@@ -503,3 +504,10 @@ def test_a_syntax_error_names_file_and_line() -> None:
 def test_a_script_that_is_no_source_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'a\.py' is not among the sources \(b\.py\)"):
         Program("a.py", {"b.py": ""})
+
+
+def test_every_level_has_a_rule_in_words() -> None:
+    found = list(rules())
+    assert {level for _, level in found} == set(Level)
+    assert ("on_epoch_* of a callback", Level.EPOCH) in found
+    assert ("a function passed to compile(loss=)", Level.STEP) in found
