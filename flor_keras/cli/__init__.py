@@ -45,13 +45,18 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     own, script_args = split_argv(sys.argv[1:] if argv is None else argv)
     try:
-        status = cli.main(own, prog_name="flor-keras", standalone_mode=False, obj=Invocation(script_args))
+        # Not cli.main(), which ends the process by itself when the reader of a pipe leaves.
+        with cli.make_context("flor-keras", own, obj=Invocation(script_args)) as context:
+            status = cli.invoke(context)
         sys.stdout.flush()
+        return status if isinstance(status, int) else 0
     except FlorError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_status
-    except click.Abort:  # click's name for KeyboardInterrupt
+    except (KeyboardInterrupt, click.Abort):
         return 130
+    except click.exceptions.Exit as done:  # --help, --version, context.exit()
+        return done.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -59,7 +64,6 @@ def main(argv: list[str] | None = None) -> int:
         # The reader (head, less) has seen enough. Python flushes again at exit, so give it somewhere to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return status if isinstance(status, int) else 0
 
 
 def split_argv(argv: list[str]) -> tuple[list[str], tuple[str, ...]]:
