@@ -1,9 +1,13 @@
 """What tests of several parts share."""
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkServer
+from project import Project
 
 from flor_keras.records import RunRecord
 from flor_keras.store.process import process_identity
@@ -31,3 +35,23 @@ def run_record():
         return RunRecord(**(known | changes))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """One process that has imported TensorFlow, in forks of which programs run."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path, fork_server: ForkServer) -> Project:
+    """A scratch project: write programs into it and run them, with a store of their own."""
+    return Project(tmp_path, fork_server)
+
+
+@pytest.fixture(scope="module")
+def shared_project(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Project:
+    """A scratch project that the tests of a file share, for what is dear to record and cheap to look at."""
+    return Project(tmp_path_factory.mktemp("project"), fork_server)
