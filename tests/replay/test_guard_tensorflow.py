@@ -2,16 +2,17 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
-import guarded_program
 import h5py
 import pytest
 
 pytestmark = pytest.mark.slow
-CHECKS = [check.__name__ for check in guarded_program.CHECKS]
+PROGRAM = Path(__file__).with_name("guarded_program.py")
+CHECKS = [check.__name__ for check in runpy.run_path(str(PROGRAM), run_name="guarded_program")["CHECKS"]]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def outcome(home, tmp_path_factory):
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     run = subprocess.run(
-        [sys.executable, guarded_program.__file__, home, tmp_path_factory.mktemp("scratch")],
+        [sys.executable, PROGRAM, home, tmp_path_factory.mktemp("scratch")],
         capture_output=True,
         text=True,
         env={**os.environ, **quiet, "PYTHONPATH": paths},

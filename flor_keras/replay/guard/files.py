@@ -41,11 +41,13 @@ class Files:
         """Return where to open `path` in a mode of Python's `open`; raise what the kernel would."""
         if not set(mode) & set("wax+"):
             return self.overlay.seen(path)
+        if "x" in mode:
+            self._check_absent(path)
         status = self.status(path)
         if status is None and "r" in mode:
             raise self._missing(path)
         if status is not None:
-            self._check_can_open(path, status, "x" in mode)
+            self._check_can_open(path, status)
         return self.overlay.for_write(path, keep="a" in mode or "r" in mode)
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
@@ -54,11 +56,13 @@ class Files:
             return posix.open(self.overlay.seen(path, not flags & posix.O_NOFOLLOW), flags, mode)
         if flags & posix.O_TMPFILE == posix.O_TMPFILE:
             return posix.open(self.overlay.for_write(path, keep=True), flags, mode)
+        if flags & posix.O_EXCL and flags & posix.O_CREAT:
+            self._check_absent(path)
         status = self.status(path)
         if status is None and not flags & posix.O_CREAT:
             raise self._missing(path)
         if status is not None:
-            self._check_can_open(path, status, bool(flags & posix.O_EXCL and flags & posix.O_CREAT))
+            self._check_can_open(path, status)
         return posix.open(self.overlay.for_write(path, keep=not flags & posix.O_TRUNC), flags, mode)
 
     def change(self, real: Callable[..., Any], follow: bool = True) -> Callable[..., Any]:
@@ -183,10 +187,7 @@ class Files:
         return here, status
 
     def _missing(self, path: str) -> OSError:
-        """Return the error for a path that is not there: it may be that a file stands where a folder should."""
-        folder = self.overlay.find(os.path.dirname(self.overlay.resolve(path, follow=False)))[1]
-        is_folder = folder is None or stat.S_ISDIR(folder.st_mode)
-        return failure(errno.ENOENT if is_folder else errno.ENOTDIR, path)
+        return self.overlay.missing(self.overlay.resolve(path, follow=False))
 
     def _delete(self, here: str, real: Callable[[str], None]) -> None:
         where = self.overlay.find(here)[0]
@@ -196,9 +197,7 @@ class Files:
             real(where)
         self.overlay.hide(here)
 
-    def _check_can_open(self, path: str, status: os.stat_result, is_exclusive: bool) -> None:
-        if is_exclusive:
-            raise failure(errno.EEXIST, path)
+    def _check_can_open(self, path: str, status: os.stat_result) -> None:
         if stat.S_ISDIR(status.st_mode):
             raise failure(errno.EISDIR, path)
         if not posix.access(self.overlay.seen(path), posix.W_OK):

@@ -141,6 +141,14 @@ class Overlay:
         self.journal.note("diverted", here)
         return above
 
+    def missing(self, here: str) -> OSError:
+        """Return the error for a path that is not there; a file may stand where a folder should."""
+        above, status = here, None
+        while status is None:
+            above = os.path.dirname(above)
+            status = self.find(above)[1]
+        return failure(errno.ENOENT if stat.S_ISDIR(status.st_mode) else errno.ENOTDIR, here)
+
     def make_folder_of(self, here: str) -> str:
         """Make the folders above `here` in the upper layer and return its path there."""
         above = self.upper + here
@@ -191,7 +199,7 @@ class Overlay:
         where, status = self.find(folder)
         if status is None:
             if not parents:
-                raise failure(errno.ENOENT, here)
+                raise self.missing(here)
             return self.check_folder(folder, parents)
         if not stat.S_ISDIR(status.st_mode):
             raise failure(errno.ENOTDIR, here)
