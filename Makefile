@@ -1,0 +1,50 @@
+# make demo    record a training run, forget a number, get it in hindsight
+# make test    all tests
+# make lint    ruff and mypy --strict
+# make bench   what recording costs, as ratios measured side by side
+# make docs    hold every command and code block of README.md and docs/ to the code
+# make setup   only the virtual environment; the others make it when they need it
+# make clean   take away what these made
+#
+# Python 3.11 and make are all that has to be there. Another Python: make PYTHON=/path/to/python test
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: setup demo test lint bench docs clean
+
+setup: $(VENV)/installed-test
+
+demo: $(VENV)/installed-test
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/snapshot.py
+
+docs: $(VENV)/installed-test
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# One stamp per extra: made anew when the dependencies change, and not otherwise.
+$(VENV)/installed-%: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "Installing flor_keras[$*] and its pinned dependencies into $(VENV); TensorFlow is large."
+	@$(INSTALL) --editable '.[$*]'
+	@touch $@
+
+.PRECIOUS: $(VENV)/installed-%
+
+$(VENV)/pyvenv.cfg:
+	@"$(PYTHON)" -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit(f"flor_keras needs Python 3.11 or newer; {sys.executable} is {v}. Type: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
+	"$(PYTHON)" -m venv $(VENV)
