@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
@@ -27,6 +30,7 @@ import numpy as np
 from flor_keras.checkpoint import bundle, memory, worker
 from flor_keras.checkpoint.arena import Arena, Layout
 from flor_keras.checkpoint.worker import Done, Job
+from flor_keras.errors import CheckpointError
 
 HANDSHAKE_SECS = 20.0
 MAX_FAILURES = 2
@@ -87,7 +91,10 @@ class Writer:
                 return None
             self._arena = Arena(layout.num_bytes)
             if self._connection is not None:
-                self._announce_arena()
+                try:
+                    self._announce_arena()
+                except OSError:
+                    self._fail("The checkpoint worker died")
             return self._arena
 
     def submit(self, job: Job) -> None:
@@ -139,7 +146,7 @@ class Writer:
             try:
                 self._fork()
                 self._handshake()
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError, ValueError, CheckpointError) as error:
                 self._fail(f"The checkpoint worker did not start ({error})")
                 return self._connection is not None or (not self.is_in_line and self._ensure_worker())
         return True
@@ -157,6 +164,7 @@ class Writer:
                 worker.run(theirs, regions, log_path)
         theirs.close()
         self._pid, self._connection = pid, ours
+        _limit_sending(ours, deadline_secs(0))
         if self._arena is not None:
             self._announce_arena()
 
@@ -171,16 +179,16 @@ class Writer:
         folder = self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
         small = {"handshake": ("string", (1,), np.array([b"flor_keras"], dtype=object))}
         self._connection.send(Job(-1, str(folder), Layout((), 0), small, {}, {}, HANDSHAKE_SECS))
-        if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):
-            raise OSError("no answer to the handshake")
-        done = self._connection.recv()
-        if done.error:
-            raise OSError(done.error)
-        if bundle.read_tensors(folder)["handshake"].tolist() != [b"flor_keras"]:
-            raise ValueError("what it wrote could not be read back")
-        for entry in folder.iterdir():
-            entry.unlink()
-        folder.rmdir()
+        try:
+            if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):
+                raise OSError("no answer to the handshake")
+            done = self._connection.recv()
+            if done.error:
+                raise OSError(done.error)
+            if bundle.read_tensors(folder)["handshake"].tolist() != [b"flor_keras"]:
+                raise ValueError("what it wrote could not be read back")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _recover(self) -> None:
         """Replace the worker that left a job undone, and have it done again."""
@@ -202,10 +210,10 @@ class Writer:
     def _reap(self, patience_secs: float) -> None:
         """End the worker, by force once patience is over, and wait for it."""
         until = time.monotonic() + patience_secs
-        while self._pid is not None and os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+        while self._pid is not None and not _has_ended(self._pid, os.WNOHANG):
             if time.monotonic() >= until:
                 os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
+                _has_ended(self._pid, 0)
                 break
             time.sleep(0.002)
         self._pid = None
@@ -220,7 +228,9 @@ class Writer:
         self._pending_until = time.monotonic() + job.deadline_secs
         try:
             self._connection.send(job)
-        except OSError:
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):  # that is a send out of time: it hangs
+                self._pending_until = 0.0
             self._recover()
 
     def _receive(self, timeout_secs: float) -> bool:
@@ -274,6 +284,22 @@ class Writer:
         if self._arena is not None:
             self._arena.close()
             self._arena = None
+
+
+def _has_ended(pid: int, options: int) -> bool:
+    """Ask for, or wait for, the end of a child; the program may have taken it already (``SIGCHLD`` ignored)."""
+    try:
+        return os.waitpid(pid, options)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def _limit_sending(connection: Connection, secs: float) -> None:
+    """Let a send to a process that does not read end in BlockingIOError; a pipe holds less than a vocabulary."""
+    end = socket.socket(fileno=os.dup(connection.fileno()))
+    with end:
+        limit = struct.pack("ll", int(secs), int(secs % 1 * 1e6))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def job_for(

@@ -1,0 +1,322 @@
+"""The writer: snapshots reach the disk whatever happens to the worker, and training never waits for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# A trainer that owns a Writer: take(size, fill) checkpoints one tensor of `size` bytes, wait() until it is written.
+PRELUDE = """
+import os, resource, signal, sys, time
+from pathlib import Path
+import numpy as np
+import tensorflow as tf
+from flor_keras.checkpoint import bundle, memory, worker, writer as writing
+from flor_keras.checkpoint.arena import lay_out
+
+tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64)))
+events, outcomes, taken = [], [], []
+folder = Path("checkpoints")
+folder.mkdir()
+writer = writing.Writer(folder, lambda job, done: outcomes.append((job.number, done.error)), events.append)
+
+def take(size=100_000, small=None):
+    number = len(taken)
+    layout = lay_out([("t", "uint8", (size,), size)])
+    job = writing.job_for(number, folder / str(number), layout, small or {}, {}, {})
+    arena = writer.prepare(layout)
+    if arena is None:
+        writer.write_now(job, [bundle.Content("t", "uint8", (size,), np.full(size, number, np.uint8))])
+    else:
+        arena.view(layout.slots[0])[:] = number
+        writer.submit(job)
+    taken.append(size)
+
+def check():
+    writer.close()
+    assert outcomes == [(number, None) for number in range(len(taken))], outcomes
+    for number, size in enumerate(taken):
+        tensor = bundle.read_tensors(folder / str(number))["t"]
+        assert tensor.shape == (size,) and (tensor == number).all(), number
+    left = {path.name for path in folder.iterdir()} - {str(n) for n in range(len(taken))} - {"worker.log"}
+    assert not left, left
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+    except OSError:
+        return False
+"""
+QUICK = {"FLOR_DEADLINE_SCALE": "0.05"}  # a hang is told after 1.5 s
+
+
+@pytest.fixture
+def trainer(project):
+    """Return a function that runs a trainer's body, which must end well."""
+
+    def run(body: str, **env: str):
+        return project.succeed(project.write("trainer.py", PRELUDE, body), env=env)
+
+    return run
+
+
+def test_one_worker_writes_all_checkpoints_and_leaves_when_it_is_told(trainer):
+    trainer("""
+        take()
+        pid = writer._pid
+        for _ in range(20):
+            take()
+        assert writer._pid == pid and is_alive(pid)
+        check()
+        assert not is_alive(pid) and not events
+    """)
+
+
+def test_submitting_returns_before_the_disk_has_it(trainer):
+    trainer("""
+        take()
+        writer.wait()
+        os.kill(writer._pid, signal.SIGSTOP)
+        take()
+        assert len(outcomes) == 1
+        os.kill(writer._pid, signal.SIGCONT)
+        check()
+        assert not events
+    """)
+
+
+def test_a_growing_state_gets_a_larger_arena_and_keeps_the_worker(trainer):
+    trainer("""
+        take(1000)
+        pid = writer._pid
+        for size in (5_000_000, 1000, 20_000_000, 20_500_000, 7):
+            take(size)
+        assert writer._pid == pid
+        check()
+        assert not events
+    """)
+
+
+def test_an_empty_state_is_a_checkpoint_too(trainer):
+    trainer("""
+        take(0)
+        check()
+    """)
+
+
+def test_a_worker_killed_while_it_writes_is_replaced_and_the_checkpoint_written_again(trainer):
+    trainer("""
+        take()
+        writer.wait()
+        pid = writer._pid
+        os.kill(pid, signal.SIGSTOP)
+        take()
+        os.kill(pid, signal.SIGKILL)
+        take()
+        assert writer._pid not in (pid, None) and not writer.is_in_line
+        check()
+        assert events == ["The checkpoint worker died; it is replaced."], events
+    """)
+
+
+@pytest.mark.parametrize("size", [100_000, 30_000_000], ids=["that fits the arena", "that needs a larger arena"])
+def test_a_worker_killed_between_two_checkpoints_is_replaced_for_a_state(trainer, size):
+    trainer(f"""
+        take()
+        writer.wait()
+        os.kill(writer._pid, signal.SIGKILL)
+        time.sleep(0.1)
+        take({size})
+        take({size})
+        check()
+        assert events == ["The checkpoint worker died; it is replaced."], events
+    """)
+
+
+def test_a_stopped_worker_is_killed_at_its_deadline_and_replaced(trainer):
+    trainer("""
+        take()
+        writer.wait()
+        pid = writer._pid
+        os.kill(pid, signal.SIGSTOP)
+        take()
+        take()
+        assert not is_alive(pid) and not writer.is_in_line
+        check()
+        assert events == ["The checkpoint worker hung and was killed; it is replaced."], events
+    """, **QUICK)
+
+
+def test_a_stopped_worker_cannot_hold_up_a_job_larger_than_a_pipe(trainer):
+    trainer("""
+        take()
+        writer.wait()
+        os.kill(writer._pid, signal.SIGSTOP)
+        words = np.array([b"%d" % number * 100 for number in range(20_000)], dtype=object)
+        take(small={"words": ("string", (20_000,), words)})
+        check()
+        assert bundle.read_tensors(folder / "1")["words"][-1] == words[-1]
+        assert events == ["The checkpoint worker hung and was killed; it is replaced."], events
+    """, **QUICK)
+
+
+def test_after_two_failures_in_a_row_the_trainer_writes_in_line_and_says_so_once(trainer):
+    trainer("""
+        take()
+        writer.wait()
+        os.kill(writer._pid, signal.SIGKILL)
+        worker.run = lambda *arguments: os._exit(3)
+        take()
+        take()
+        assert writer.is_in_line
+        check()
+        assert len(events) == 2, events
+        assert "it is replaced" in events[0] and "written by the training process itself" in events[1], events
+    """)
+
+
+def test_a_success_forgives_earlier_failures(trainer):
+    trainer("""
+        for _ in range(4):
+            take()
+            writer.wait()
+            os.kill(writer._pid, signal.SIGKILL)
+            time.sleep(0.05)
+        take()
+        assert not writer.is_in_line
+        check()
+        assert len(events) == 4, events
+    """)
+
+
+HANDSHAKES = {
+    "dies at once": "os._exit(3)",
+    "never answers": "time.sleep(1000)",
+    "cannot write": "(setattr(bundle, 'write', cannot), true_run(*arguments))",
+    "writes what cannot be read": "(setattr(bundle, 'write', lies), true_run(*arguments))",
+}
+
+
+@pytest.mark.parametrize("behaviour", HANDSHAKES)
+def test_a_worker_that_fails_the_handshake_is_not_trusted(trainer, behaviour):
+    trainer(f"""
+        def cannot(*arguments):
+            raise OSError("no room")
+        def lies(folder, *arguments):
+            folder.mkdir()
+            (folder / "manifest.json").write_text("{{}}")
+            return 0
+        true_run = worker.run
+        worker.run = lambda *arguments: {HANDSHAKES[behaviour]}
+        take()
+        take()
+        assert writer.is_in_line
+        check()
+        assert len(events) == 2 and "did not start" in events[0] and "itself" in events[1], events
+    """, **QUICK)
+
+
+def test_where_fork_fails_the_trainer_writes_in_line(trainer):
+    trainer("""
+        def no_fork():
+            raise OSError(11, "Resource temporarily unavailable")
+        os.fork = no_fork
+        take()
+        take()
+        check()
+        assert writer.is_in_line and "Resource temporarily unavailable" in events[0], events
+    """)
+
+
+def test_without_memory_for_a_copy_the_trainer_writes_in_line_and_says_how_much_it_needs(trainer):
+    trainer("""
+        memory.available_bytes = lambda: 500_000_000
+        take()
+        take(200_000_000 // 100)
+        check()
+        assert writer._pid is None
+        assert len(events) == 1 and "500 MB free" in events[0], events
+    """)
+
+
+def test_memory_that_runs_out_later_is_noticed_where_the_state_grows(trainer):
+    trainer("""
+        take()
+        memory.available_bytes = lambda: 0
+        take()
+        take(30_000_000)
+        take(30_000_000)
+        check()
+        assert len(events) == 1, events
+    """)
+
+
+@pytest.mark.parametrize("waiting", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, os.WNOHANG)"], ids=["ignores", "reaps"])
+def test_a_program_that_takes_the_end_of_all_children_is_no_obstacle(trainer, waiting):
+    trainer(f"""
+        def reap(*arguments):
+            try:
+                ({waiting})(*arguments)
+            except ChildProcessError:
+                pass
+        signal.signal(signal.SIGCHLD, {waiting} if "SIG_IGN" in {waiting!r} else reap)
+        take()
+        writer.wait()
+        os.kill(writer._pid, signal.SIGKILL)
+        time.sleep(0.1)
+        take()
+        check()
+    """)
+
+
+def test_a_file_size_limit_fails_the_checkpoint_not_the_trainer(trainer):
+    trainer("""
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        take(1000)
+        writer.wait()
+        resource.prlimit(writer._pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        take(1_000_000)
+        writer.wait()
+        assert outcomes[-1][0] == 1 and outcomes[-1][1], outcomes
+        take(1000)
+        writer.close()
+        assert outcomes[-1] == (2, None)
+        assert not (folder / "1").exists()
+        assert not list(folder.glob(".tmp-*")), list(folder.iterdir())
+    """)
+
+
+def test_the_worker_leaves_when_the_trainer_is_killed(project):
+    script = project.write("trainer.py", PRELUDE, """
+        take()
+        writer.wait()
+        print(writer._pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    ended = project.run(script)
+    pid = int(ended.stdout)
+    project.succeed(project.write("look.py", f"""
+        import os, time
+        for _ in range(1000):
+            if not os.path.exists("/proc/{pid}"):
+                break
+            time.sleep(0.01)
+        else:
+            raise SystemExit("the worker is still there")
+    """))
+
+
+def test_the_worker_is_out_of_the_programs_terminal_files_and_signals(trainer):
+    trainer("""
+        held = open("held", "w")
+        take()
+        writer.wait()
+        links = {name: os.readlink(f"/proc/{writer._pid}/fd/{name}") for name in os.listdir(f"/proc/{writer._pid}/fd")}
+        assert links["0"] == "/dev/null" and links["1"].endswith("worker.log") and links["2"].endswith("worker.log"), links
+        assert not any(link.endswith("held") for link in links.values()), links
+        os.kill(writer._pid, signal.SIGINT)
+        take()
+        check()
+        assert not events
+    """)
