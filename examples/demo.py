@@ -71,14 +71,14 @@ class Demo:
         say("4. Compute both for the run that is over, at every epoch, without training again.")
         replay_secs = self.run("flor-keras", "replay", self.script.name, *NAMES)
 
-        say("5. They stand beside what was recorded.")
-        self.run("flor-keras", "logs", "val_accuracy", *NAMES)
+        say("5. They stand beside what was recorded, in the same run.")
+        self.run("flor-keras", "logs", "val_accuracy", "class_accuracy")
         num_epochs, worst = self.read_values()
 
         say(
-            f"All {num_epochs} epochs have both values. The weights grow slowly and evenly: not that. The digits "
-            f"recognised worst on average are {', '.join(map(str, worst))}. RandomRotation(0.5) turns images by up "
-            "to half a turn, and a 9 upside down is a 6."
+            f"All {num_epochs} epochs have both values. The weights grow slowly and evenly: not that. "
+            f"The digits recognised worst on average are {', '.join(map(str, worst))}. "
+            "RandomRotation(0.5) turns images by up to half a turn, and a 9 upside down is a 6."
         )
         say(
             f"Training took {training_secs:.1f} s, the replay {replay_secs:.1f} s, "
