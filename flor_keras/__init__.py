@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from flor_keras import origin as _origin  # reads the random states, which are a program's own from here on
+
 if TYPE_CHECKING:
     from flor_keras.callback import FlorKeras
     from flor_keras.errors import (

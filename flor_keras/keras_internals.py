@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 # Attributes of Keras objects that lead to state found elsewhere, to the object graph's own plumbing or to
 # compiled functions. The deferred ones repeat what attributes with speaking names hold; they are looked at last.
@@ -101,6 +101,20 @@ def memory_of(tensor: Any) -> Any:
     return tensor._numpy_internal()
 
 
+def ensure_global_seed_generator() -> None:
+    """Create the seed generator behind unseeded `keras.random` functions, so that its state can be put back."""
+    from keras.src.random.seed_generator import global_seed_generator as create
+
+    create()
+
+
+def pythonify_logs(logs: Any) -> dict[str, Any]:
+    """Return logs as Keras gives them to callbacks: plain numbers."""
+    from keras.src.utils.python_utils import pythonify_logs as pythonify
+
+    return dict(pythonify(logs))
+
+
 class FitCall:
     """A call of `Model.fit` that has not been made yet. ``arguments`` may be changed before it is."""
 
@@ -157,17 +171,64 @@ def unhook_fit() -> None:
     _fit_hooks.clear()
 
 
+class StepSource(Protocol):
+    """What stands between `fit` and its data: sees iterators being created and steps being drawn."""
+
+    def create(self, make: Callable[[], Any]) -> Any:
+        """Return the data iterator Keras asks for now; ``make`` makes one as Keras would."""
+
+    def steps(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Return the steps of an epoch, given Keras's own."""
+
+
 class TrainingSteps:
-    """The training iterator of a `fit` call, in our hands."""
+    """The training iterator of a `fit` call, with a `StepSource` in its way once it is armed.
 
-    def __init__(self, enumerate_steps: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
-        self._enumerate_steps = enumerate_steps
-        self._is_armed = False
-        self._iterator: Any = None
+    Unarmed it is Keras's own: under a strategy Keras draws a batch before training to build the model with.
+    """
 
-    def arm(self) -> None:
-        """From here on `fit` gets our steps; before, Keras draws batches of its own to build the model with."""
-        self._is_armed = True
+    def __init__(self, source: StepSource) -> None:
+        self.source = source
+        self.is_armed = False
+        self.owner: Any = None  # Keras's TFEpochIterator
+
+    @property
+    def adapter_kind(self) -> str:
+        """What `fit` was given: ``array``, ``dataset``, ``py_dataset`` or ``generator``."""
+        from keras.src.trainers import data_adapters as adapters
+
+        kinds = {
+            adapters.ArrayDataAdapter: "array",
+            adapters.TFDatasetAdapter: "dataset",
+            adapters.PyDatasetAdapter: "py_dataset",
+            adapters.GeneratorDataAdapter: "generator",
+        }
+        return next((kind for cls, kind in kinds.items() if isinstance(self.owner.data_adapter, cls)), "other")
+
+    @property
+    def py_dataset(self) -> Any:
+        """The program's PyDataset, None where it has none."""
+        return getattr(self.owner.data_adapter, "py_dataset", None)
+
+    def make_iterator(self) -> Any:
+        """Make a data iterator as Keras would."""
+        return iter(self.owner._distributed_dataset)
+
+    @property
+    def creates_next(self) -> bool:
+        """Whether Keras will ask for a new data iterator when the next epoch begins."""
+        return self.owner.steps_per_epoch is None or self.owner._current_iterator is None
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Where Keras is in its data: steps drawn from the iterator, batches there are (None: unknown)."""
+        return {"steps_seen": self.owner._steps_seen, "num_batches": self.owner._num_batches}
+
+    def resume(self, counters: Mapping[str, Any], iterator: Any) -> None:
+        """Put Keras where ``counters`` say, with ``iterator`` in use; None has Keras ask for a new one."""
+        self.owner._steps_seen = counters["steps_seen"]
+        self.owner._num_batches = counters["num_batches"]
+        self.owner._current_iterator = iterator
 
     def build(self, model: Any) -> None:
         """Create the variables of model, metrics and optimizer as the first step would, without making one.
@@ -176,8 +237,8 @@ class TrainingSteps:
         `call` of its own (a GAN) cannot be built this way; `trace` can.
         """
         with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
-            model._symbolic_build(iterator=self._iterator)
-        self._iterator.reset()
+            model._symbolic_build(iterator=self.owner)
+        self.owner.reset()
 
     def trace(self, model: Any) -> None:
         """Create every variable a training step creates, by tracing one; nothing is computed."""
@@ -186,38 +247,122 @@ class TrainingSteps:
         def step(iterator: Any) -> None:
             model.distribute_strategy.run(model.train_step, args=(next(iterator),))
 
-        tf.function(step).get_concrete_function(iter(self._iterator._distributed_dataset))
+        tf.function(step).get_concrete_function(self.make_iterator())
 
     def construct(self, original: type, *args: Any, **kwargs: Any) -> Any:
-        """Construct the iterator, as a subclass of Keras's that asks for our steps."""
+        """Construct the iterator, as a subclass of Keras's that lets the source have its say."""
         outer = self
 
         class Steps(original):  # type: ignore[misc,valid-type]
+            def _get_iterator(self) -> Any:
+                return _Request(outer) if outer.is_armed else super()._get_iterator()
+
             def _enumerate_iterator(self) -> Iterator[Any]:
                 steps = super()._enumerate_iterator()
-                return outer._enumerate_steps(steps) if outer._is_armed else steps
+                return outer.source.steps(steps) if outer.is_armed else steps
 
-        self._iterator = Steps(*args, **kwargs)
-        return self._iterator
+        self.owner = Steps(*args, **kwargs)
+        return self.owner
+
+
+class _Request:
+    """What Keras calls `iter` on; the source answers."""
+
+    def __init__(self, steps: TrainingSteps) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Any:
+        return self._steps.source.create(self._steps.make_iterator)
 
 
 @contextmanager
-def training_steps(enumerate_steps: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterator[TrainingSteps]:
-    """Within this context, `fit` takes its training steps from ``enumerate_steps(keras's own steps)``, once armed.
+def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None) -> Iterator[TrainingSteps]:
+    """Within this context, ``source`` stands between `fit` and its training data, once armed.
 
     `fit` constructs its training iterator first; later ones are for validation and stay as they are.
+
+    Args:
+      source: sees iterators and steps.
+      shuffle: takes the place of `tf.random.shuffle` where Keras builds the pipeline that shuffles arrays.
     """
+    import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
 
-    original = trainer.TFEpochIterator
-    steps = TrainingSteps(enumerate_steps)
+    original, original_shuffle = trainer.TFEpochIterator, tf.random.shuffle
+    steps = TrainingSteps(source)
 
     def construct(*args: Any, **kwargs: Any) -> Any:
         trainer.TFEpochIterator = original
-        return steps.construct(original, *args, **kwargs)
+        if shuffle is None:
+            return steps.construct(original, *args, **kwargs)
+        tf.random.shuffle = shuffle
+        try:
+            return steps.construct(original, *args, **kwargs)
+        finally:
+            tf.random.shuffle = original_shuffle
 
     trainer.TFEpochIterator = construct
     try:
         yield steps
     finally:
         trainer.TFEpochIterator = original
+
+
+def eager_random() -> Any:
+    """Return TensorFlow's eager context, which holds the global seed and the state behind unseeded eager ops."""
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+def global_seed() -> int | None:
+    """Return the seed `tf.random.set_seed` was given, None if it was not called."""
+    seed: int | None = eager_random()._seed
+    return seed
+
+
+def eager_random_state() -> Any:
+    """Return the state of the generator of eager op seeds, None without a global seed."""
+    generator = getattr(eager_random(), "_rng", None)
+    return generator.getstate() if generator is not None and global_seed() is not None else None
+
+
+def set_eager_random_state(state: Any) -> None:
+    """Put back what `eager_random_state` returned."""
+    generator = getattr(eager_random(), "_rng", None)
+    if generator is not None and state is not None:
+        generator.setstate(state)
+
+
+def serialize_iterator(iterator: Any) -> bytes:
+    """Return the state of a `tf.data` iterator; state outside of it (tables, Python) is left out.
+
+    The public way writes a checkpoint file and refuses pipelines with such state.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import gen_dataset_ops
+
+    ignore = tf.data.experimental.ExternalStatePolicy.IGNORE.value
+    state = gen_dataset_ops.serialize_iterator(iterator._iterator_resource, external_state_policy=ignore)
+    return b"".join(_framed(tf.io.serialize_tensor(part).numpy()) for part in state)
+
+
+def deserialize_iterator(iterator: Any, state: bytes) -> None:
+    """Give a `tf.data` iterator the state of another one of the same pipeline."""
+    import tensorflow as tf
+    from tensorflow.python.ops import gen_dataset_ops
+
+    parts = [tf.io.parse_tensor(part, tf.variant) for part in _unframed(state)]
+    gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, tf.stack(parts))
+
+
+def _framed(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "little") + part
+
+
+def _unframed(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        yield data[at + 8 : at + 8 + size]
+        at += 8 + size

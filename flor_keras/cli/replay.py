@@ -28,6 +28,7 @@ _LISTED = 8
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--run", "run", metavar="REF", help="The run to replay. [the newest of SCRIPT]")
 @click.option("--epochs", metavar="LIST", help="Epochs from 0, such as 0,3,10:20:2. [all]")
+@click.option("--steps", metavar="LIST", help="Steps of each epoch, from 0, such as 0:10. [all]")
 @click.option(
     "--level",
     type=click.Choice(["setup", "epoch", "eval", "step", "after"]),
@@ -41,7 +42,9 @@ _LISTED = 8
     help="Which callbacks of the program are called.",
 )
 @click.option("--dry-run", "is_dry", is_flag=True, help="Show the plan and stop.")
-@click.option("--force", "is_forced", is_flag=True, help="Replay a program that was changed; marks the values.")
+@click.option(
+    "--force", "is_forced", is_flag=True, help="Replay a program that was changed; marks the values."
+)
 @click.option("--allow-writes", is_flag=True, help="Let the replayed program write, rename and delete files.")
 @click.option(
     "--patience",
@@ -151,7 +154,9 @@ def _verdict(outcome: Outcome) -> str:
         return "approximate: the program was changed since it was recorded"
     if outcome.verdict is Verdict.APPROXIMATE and outcome.first_difference:
         name, position = outcome.first_difference["name"], outcome.first_difference["position"]
-        where = ", ".join(f"{w} {p}" for w, p in zip(("loop", "epoch", "step"), position, strict=True) if p is not None)
+        where = ", ".join(
+            f"{w} {p}" for w, p in zip(("loop", "epoch", "step"), position, strict=True) if p is not None
+        )
         return f"approximate: largest difference {outcome.max_abs_diff:.3g}, first in {name} at {where}"
     if outcome.verdict is Verdict.EXACT:
         return "exact: all that was recorded and recomputed is equal bit for bit"

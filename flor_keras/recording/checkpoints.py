@@ -12,7 +12,10 @@ from typing import Any
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.checkpoint.writer import Writer, job_for
 from flor_keras.records import CheckpointRecord, Kind, Position
+from flor_keras.state import pickles
 from flor_keras.state.capture import Snapshot, small_contents
+from flor_keras.state.pickles import pack, signature
+from flor_keras.state.restore import ARRAYS
 from flor_keras.state.variables import State, gather
 from flor_keras.store import layout
 
@@ -59,21 +62,37 @@ class Checkpoints:
         self._writer = Writer(folder, self._on_done, on_event)
 
     def take(
-        self, position: Position, kind: Kind, roots: Mapping[str, Any], manifest: dict[str, Any]
+        self,
+        position: Position,
+        kind: Kind,
+        roots: Mapping[str, Any],
+        python: Any,
+        manifest: dict[str, Any],
     ) -> None:
-        """Checkpoint the state reached from ``roots``; returns when it is copied, not when it is written."""
+        """Checkpoint the state reached from ``roots``; returns when it is copied, not when it is written.
+
+        Args:
+          position: where in the run the state stands.
+          kind: what moment of its loop it is.
+          roots: the objects that hold the variables.
+          python: further state, pickled.
+          manifest: plain data to keep with the checkpoint, readable without unpickling.
+        """
         began = time.perf_counter()
         state = gather(roots)
-        snapshot = self._snapshot_of(state)
+        pickled, packed = pack(python)
+        arrays = {f"{ARRAYS}/{number}": array for number, array in enumerate(packed)}
+        snapshot = self._snapshot_of(state, arrays)
         small = {c.name: (c.dtype, c.shape, c.raw) for c in small_contents(state, snapshot)}
-        job = job_for(self._number, self._folder(position, kind), snapshot.layout, small,
-                      {**manifest, **_description(state, position, kind)}, {})
+        described = {**manifest, **_description(state, position, kind), "signature": signature(pickled)}
+        folder = self._folder(position, kind)
+        job = job_for(self._number, folder, snapshot.layout, small, described, {pickles.FILE: pickled})
         arena = self._writer.prepare(snapshot.layout)
         self._taken[self._number] = (position, kind, 0.0)
         if arena is None:
-            self._writer.write_now(job, snapshot.contents())
+            self._writer.write_now(job, snapshot.contents(arrays))
         else:
-            snapshot.copy_into(arena)
+            snapshot.copy_into(arena, arrays)
             self._writer.submit(job)
         self._number += 1
         self._note_stall(job.number, time.perf_counter() - began)
@@ -90,9 +109,9 @@ class Checkpoints:
         """Finish, and end the worker."""
         self._writer.close()
 
-    def _snapshot_of(self, state: State) -> Snapshot:
-        if self._snapshot is None or not self._snapshot.is_of(state):
-            self._snapshot = Snapshot(state)
+    def _snapshot_of(self, state: State, arrays: Mapping[str, Any]) -> Snapshot:
+        if self._snapshot is None or not self._snapshot.is_of(state, arrays):
+            self._snapshot = Snapshot(state, arrays)
         return self._snapshot
 
     def _folder(self, position: Position, kind: Kind) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +12,9 @@ import keras
 from flor_keras import keras_internals
 from flor_keras.recording.recorder import Recorder
 from flor_keras.records import Entry, Kind, LoopRecord, Position
+from flor_keras.state.callbacks import capture_callbacks, keyed
+from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint
+from flor_keras.state.random import capture_random
 
 
 class FitLoop:
@@ -27,18 +31,24 @@ class FitLoop:
         self._recorder = recorder
         self.loop = loop
         self.is_own = is_own
-        self._roots: dict[str, Any] = {}
+        self.source: DataSource | None = None
+        self.callbacks: Sequence[Any] = ()
+        self.fingerprint: str | None = None
+        self._model: Any = None
         self._epoch = initial_epoch
+        self._num_epochs: int | None = None
         self._steps_done = 0
         self._began = time.perf_counter()
         self._cost_before = 0.0
+        self._lost: list[str] = []
 
     def begin(self, model: Any, params: Mapping[str, Any]) -> None:
         """The first step comes next; every other callback has had its `on_train_begin`."""
         with self._recorder.shielded("Recording the beginning of fit"):
             resumed = keras_internals.initial_epoch(model)
             self._epoch = self._epoch if resumed is None else resumed
-            self._roots = {"model": model}
+            self._model = model
+            self._num_epochs = params.get("epochs")
             self._cost_before = self._recorder.checkpoints.cost.total_secs
             self._began = time.perf_counter()
             record = LoopRecord(
@@ -47,13 +57,20 @@ class FitLoop:
                 kind="fit",
                 name=model.name,
                 initial_epoch=self._epoch,
-                epochs=params.get("epochs"),
+                epochs=self._num_epochs,
                 steps=params.get("steps"),
                 started_at=time.time(),
             )
             self._recorder.journal.post(lambda store: store.begin_loop(record))
             self._recorder.move(Position(self.loop))
-            self._take(Kind.START, {})
+            if self.source is not None and self.source.training is not None:
+                self.source.training.is_armed = True
+            described = {
+                "params": dict(params),
+                "callbacks": [key for key, _ in keyed(self.callbacks)],
+                "fingerprint": self.fingerprint,
+            }
+            self._take(Kind.START, described, goes_on=True)
 
     def epoch_begin(self, epoch: int) -> None:
         """An epoch begins; no other callback knows yet."""
@@ -80,22 +97,39 @@ class FitLoop:
             position = Position(self.loop, epoch)
             for name, value in logs.items():
                 self._recorder.journal.entries.append(Entry(name, value, position))
-            self._take(Kind.EPOCH_END, {"logs": dict(logs)})
+            is_last = self._num_epochs is not None and epoch + 1 >= self._num_epochs
+            goes_on = not is_last and not self._model.stop_training
+            self._take(Kind.EPOCH_END, {"logs": dict(logs)}, goes_on)
 
     def end(self, history: Any, overhead: float) -> None:
         """`fit` has returned; what its last callbacks did to the model is done."""
         with self._recorder.shielded("Recording the end of fit"):
             described = described_history(history)
-            self._take(Kind.AFTER, {"history": described})
+            self._take(Kind.AFTER, {"history": described}, goes_on=False)
             self._recorder.checkpoints.finish()
             run, loop, now = self._recorder.run, self.loop, time.time()
             self._recorder.journal.post(lambda store: store.finish_loop(run, loop, described, now))
             self._recorder.move(Position(self.loop))
             self._tell_overhead(overhead)
 
-    def _take(self, kind: Kind, manifest: dict[str, Any]) -> None:
+    def _take(self, kind: Kind, manifest: dict[str, Any], goes_on: bool) -> None:
         position = Position(self.loop, self._epoch, self._steps_done)
-        self._recorder.checkpoints.take(position, kind, self._roots, manifest)
+        captured, lost = capture_callbacks(self.callbacks)
+        if lost != self._lost:
+            self._recorder.note(f"Attributes of callbacks that cannot be pickled are not kept: {', '.join(lost)}")
+            self._lost = lost
+        has_data = self.source is not None and self.source.training is not None and kind is not Kind.AFTER
+        python = {
+            "callbacks": captured,
+            "data": self.source.position(goes_on) if has_data and self.source else None,
+            "random": capture_random(),
+            "stop_training": bool(getattr(self._model, "stop_training", False)),
+        }
+        why = self.source.why_inexact if self.source is not None else None
+        inexact = [*([why] if why else []), *(f"{name} was not kept" for name in lost)]
+        self._recorder.checkpoints.take(
+            position, kind, {"model": self._model}, python, {**manifest, "inexact": inexact}
+        )
 
     def _tell_overhead(self, overhead: float) -> None:
         secs = time.perf_counter() - self._began
@@ -132,16 +166,17 @@ class _Front(keras.callbacks.Callback):
 def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: list[Any], flor: Any) -> Any:
     """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
     loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
-    others = [callback for callback in callbacks if not isinstance(callback, type(flor))]
-    ordered = [_Front(loop), *others, flor]
-    given = call.arguments.get("callbacks")
-    if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks[:] = ordered
-    else:
-        call.arguments["callbacks"] = ordered
+    loop.callbacks = [callback for callback in callbacks if not isinstance(callback, type(flor))]
+    with recorder.shielded("Fingerprinting the data"):
+        loop.fingerprint = data_fingerprint(call)
+    give_callbacks(call, [_Front(loop), *loop.callbacks, flor])
+    order = order_seed(recorder.is_seeded)
+    loop.source = DataSource(order)
     flor.loop = loop
     try:
-        history = call.make()
+        with keras_internals.training_steps(loop.source, order.shuffle if order else None) as training:
+            loop.source.training = training
+            history = call.make()
     except BaseException as error:
         recorder.fail(error)
         recorder.move(Position(loop.loop))
@@ -151,6 +186,22 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     recorder.succeed()
     loop.end(history, flor.overhead)
     return history
+
+
+def order_seed(is_seeded: bool) -> OrderSeed | None:
+    """Return what to shuffle arrays from; None where the program's own seed decides and Keras's way is kept."""
+    if keras_internals.global_seed() is not None and not is_seeded:
+        return None
+    return OrderSeed(secrets.randbits(31))
+
+
+def give_callbacks(call: keras_internals.FitCall, callbacks: list[Any]) -> None:
+    """Put ``callbacks`` in place of those a `fit` call was given."""
+    given = call.arguments.get("callbacks")
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks[:] = callbacks
+    else:
+        call.arguments["callbacks"] = callbacks
 
 
 def described_history(history: Any) -> dict[str, Any] | None:

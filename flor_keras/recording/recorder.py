@@ -18,10 +18,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flor_keras import origin
 from flor_keras.errors import FlorError
 from flor_keras.instrument.sources import project_root, project_sources
 from flor_keras.recording.journal import Journal
 from flor_keras.records import Entry, Position, RunRecord, Status
+from flor_keras.store import layout
 from flor_keras.store.database import Store
 from flor_keras.store.process import process_identity
 from flor_keras.store.values import plain
@@ -46,8 +48,12 @@ class Recorder:
         self._checkpoints: Any = None
         self.position = Position()
         self.num_loops = 0
+        self.is_seeded = False  # by flor.seed
         with Store.open(store, create=True) as opened:
             opened.begin_run(self._record(name))
+        folder = layout.run_folder(store, self.run)
+        folder.mkdir(parents=True, exist_ok=True)
+        origin.write(folder)
         self.journal = Journal(store, self.run, self._tick, self.report)
         self._previous_excepthook = sys.excepthook
         sys.excepthook = self._on_exception

@@ -38,6 +38,7 @@ class Outcome:
     first_difference: dict[str, Any] | None
     differing: list[str]
     held_back: list[str]
+    causes: list[str]
     diverted: list[str]
     refused: list[str]
     num_entries: int
@@ -74,6 +75,7 @@ def carry_out(plan: Plan, on_event: Callable[[dict[str, Any]], None], patience_s
         first_difference=report["first_difference"],
         differing=report["differing"],
         held_back=report["held_back"],
+        causes=report["causes"],
         diverted=report.get("diverted", []),
         refused=report.get("refused", []),
         num_entries=report["num_entries"],

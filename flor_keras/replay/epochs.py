@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from flor_keras.errors import UsageError
 
 
-def parse_epochs(text: str | None, available: Sequence[int]) -> list[int]:
-    """Return the asked epochs in order; all available ones where nothing was asked.
+def parse_epochs(text: str | None, available: Sequence[int], word: str = "epoch") -> list[int]:
+    """Return the asked epochs (or steps: ``word``) in order; all available ones where nothing was asked.
 
     Raises:
       UsageError: the text is no such list, or names an epoch the run has not.
     """
     if text is None or text.strip() in ("", "all"):
         return list(available)
-    asked = {epoch for part in text.split(",") for epoch in _part(part.strip(), available)}
+    asked = {epoch for part in text.split(",") for epoch in _part(part.strip(), available, word)}
     return sorted(asked)
 
 
-def _part(part: str, available: Sequence[int]) -> list[int]:
+def _part(part: str, available: Sequence[int], word: str) -> list[int]:
     words = part.split(":")
     try:
         numbers = [int(word) if word else None for word in words]
@@ -27,12 +27,12 @@ def _part(part: str, available: Sequence[int]) -> list[int]:
         numbers = []
     if len(numbers) not in (1, 2, 3) or numbers == [None] or numbers[2:] == [0]:
         raise UsageError(
-            f"--epochs has {part!r}; expected epochs such as 3, ranges such as 10:20 or 10:20:2, or a list of "
+            f"--{word}s has {part!r}; expected {word}s such as 3, ranges such as 10:20 or 10:20:2, or a list of "
             "them separated by commas."
         )
     if len(numbers) > 1:
         return [epoch for epoch in _range(numbers, available) if epoch in set(available)]
-    return [_one(numbers[0], available)]
+    return [_one(numbers[0], available, word)]
 
 
 def _range(numbers: list[int | None], available: Sequence[int]) -> list[int]:
@@ -40,11 +40,11 @@ def _range(numbers: list[int | None], available: Sequence[int]) -> list[int]:
     return list(range(end))[slice(*numbers)]
 
 
-def _one(epoch: int | None, available: Sequence[int]) -> int:
+def _one(epoch: int | None, available: Sequence[int], word: str) -> int:
     assert epoch is not None
     counted = epoch if epoch >= 0 else (available[-1] + 1 + epoch if available else epoch)
     if counted not in set(available):
-        raise UsageError(f"The run has no checkpoint of epoch {epoch}; it has {spelled(available)}. Give one of those.")
+        raise UsageError(f"The run has no {word} {epoch} to replay; it has {spelled(available)}. Give one of those.")
     return counted
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from flor_keras.errors import ReplayError, UsageError
 from flor_keras.instrument.changes import difference, forbidden_changes
 from flor_keras.instrument.levels import Level, dearest
-from flor_keras.instrument.loglines import Program
+from flor_keras.instrument.loglines import LogLine, Program
 from flor_keras.instrument.sources import read_sources
-from flor_keras.records import Kind
+from flor_keras.records import Kind, LoopRecord
 from flor_keras.replay.epochs import parse_epochs
 from flor_keras.store.database import Store
 from flor_keras.store.run_tables import RunRow
@@ -33,6 +33,7 @@ class Request:
     names: tuple[str, ...]
     run: str | None = None
     epochs: str | None = None
+    steps: str | None = None
     level: str | None = None
     argv: tuple[str, ...] | None = None  # the program's arguments; the recorded ones if None
     callbacks: str = "needed"  # or "all"
@@ -59,6 +60,8 @@ class Plan:
     levels: dict[str, str]  # of each name
     epochs: dict[str, list[int]]  # by loop; what travels as JSON has text for keys
     num_loops: int
+    steps: list[int] | None  # of each visited epoch; all if None
+    is_in_graph: bool  # an asked line stands in code that TensorFlow traces
     reaching: list[tuple[str, int]]  # functions that lead to an asked name: path from root, first line
     callbacks: str
     is_changed: bool  # the program differs from the recorded one and the person insisted
@@ -115,11 +118,26 @@ def make_plan(store: Store, request: Request) -> Plan:
         levels={name: one.value for name, one in levels.items()},
         epochs=_epochs(store, run, set(levels.values()), request.epochs),
         num_loops=len(loops),
+        steps=_steps(loops, request.steps),
+        is_in_graph=any(_is_in_graph(line) for line in lines),
         reaching=reaching,
         callbacks=request.callbacks,
         is_changed=is_changed,
         allow_writes=request.allow_writes,
     )
+
+
+def _steps(loops: list[LoopRecord], asked: str | None) -> list[int] | None:
+    if asked is None:
+        return None
+    known = [loop.steps for loop in loops if loop.steps]
+    return parse_epochs(asked, range(max(known)) if known else range(1 << 20), "step")
+
+
+def _is_in_graph(line: LogLine) -> bool:
+    """Whether a line stands in a training step rather than in a callback's hook."""
+    words = line.function.qualname.split(".") if line.function is not None else []
+    return line.level is Level.STEP and not any(word.startswith("on_") for word in words)
 
 
 def _find_run(store: Store, request: Request) -> RunRow:

@@ -36,6 +36,7 @@ class Replayer:
         self.tell = tell
         self.comparison = Comparison()
         self.held_back: list[str] = []
+        self.causes: list[str] = []
         self.num_loops = 0
         self.position = Position()
         self._replay = replay
@@ -59,8 +60,11 @@ class Replayer:
         key = (name, self.position)
         if key in self._recorded:
             self._here.compare(name, self.position, self._recorded[key], value)
-        if name in self._names:
+        if name in self._names and self._is_asked_step():
             self._pending.append(Entry(name, value, self.position))
+
+    def _is_asked_step(self) -> bool:
+        return self.plan.steps is None or self.position.step is None or self.position.step in self.plan.steps
 
     def arg(self, name: str, value: Any, default: Any) -> Any:
         """Return the value the argument had in the recorded run."""
@@ -82,7 +86,8 @@ class Replayer:
         self.num_loops += 1
         if self.is_finished(loop - 1):
             raise ReplayDone
-        history = replay_fit(self, loop, call, callbacks)
+        others = [callback for callback in callbacks if not isinstance(callback, type(flor))]
+        history = replay_fit(self, loop, call, others)
         self.move(Position(loop))
         if self.is_finished(loop):
             raise ReplayDone
@@ -113,6 +118,15 @@ class Replayer:
         """Return what was recorded under a name at a position, None where nothing was."""
         return self._recorded.get((name, position))
 
+    def compare(self, name: str, position: Position, recorded: Any, replayed: Any) -> None:
+        """Compare something recomputed with its record."""
+        self._here.compare(name, position, recorded, replayed)
+
+    def suspect(self, cause: str) -> None:
+        """Note why this replay may differ from the record."""
+        if cause not in self.causes:
+            self.causes.append(cause)
+
     def note_exact(self, count: int) -> None:
         """Count restored tensors, each compared with the hash it was recorded with."""
         self._here.num_compared += count
@@ -137,4 +151,5 @@ class Replayer:
             "first_difference": None if first is None else {"name": first[0], "position": list(first[1])},
             "differing": self.comparison.differing,
             "held_back": self.held_back,
+            "causes": self.causes,
         }

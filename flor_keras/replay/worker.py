@@ -15,11 +15,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from flor_keras import session
+from flor_keras import origin, session
 from flor_keras.replay import guard
 from flor_keras.replay.guard.quiet import quiet_program
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.replayer import ReplayDone, Replayer
+from flor_keras.store import layout
 
 
 def main(words: list[str]) -> None:
@@ -33,10 +34,13 @@ def main(words: list[str]) -> None:
     plan = Plan(**json.loads(Path(plan_path).read_text(encoding="utf-8")))
     watch = None
     if not plan.allow_writes:
-        watch = guard.install(Path(scratch), [Path(plan.store), Path(scratch)])
+        allowed = [Path(plan.store), Path(scratch)]
+        watch = guard.install(Path(scratch), allowed)
+        guard.confine_writes(allowed)
     replayer = Replayer(plan, int(replay), tell)
     session.begin(replayer)
     quiet_program()
+    origin.restore_on_import(layout.run_folder(Path(plan.store), plan.run))
     outcome = _run(plan)
     try:
         replayer.flush()

@@ -5,6 +5,7 @@ Runs in the trainer. One memcpy per variable, straight from the tensor's buffer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,29 +18,43 @@ from flor_keras.state.variables import State
 
 
 class Snapshot:
-    """The layout of one state, and how its bytes get out. Reused while the same variables stand at the same names."""
+    """The layout of one state, and how its bytes get out. Reused while the same variables stand at the same names.
 
-    def __init__(self, state: State) -> None:
+    Args:
+      state: the variables.
+      arrays: further arrays, by name; their shapes count, not their content.
+    """
+
+    def __init__(self, state: State, arrays: Mapping[str, np.ndarray]) -> None:
         self._variables = dict(state.variables)
+        self._arrays = _shapes(arrays)
+        numeric = {name: v for name, v in self._variables.items() if not _is_string(v)}
         self.layout: Layout = lay_out(
-            (name, variable.dtype.base_dtype.name, tuple(variable.shape), _num_bytes(variable))
-            for name, variable in self._variables.items()
-            if not _is_string(variable)
+            [
+                *((n, v.dtype.base_dtype.name, tuple(v.shape), _num_bytes(v)) for n, v in numeric.items()),
+                *((name, array.dtype.name, array.shape, array.nbytes) for name, array in arrays.items()),
+            ]
         )
 
-    def is_of(self, state: State) -> bool:
-        """Whether ``state`` is made of the very same variables."""
+    def is_of(self, state: State, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether ``state`` is made of the very same variables, and ``arrays`` are of the same shapes."""
         ours, theirs = self._variables, state.variables
-        return len(ours) == len(theirs) and all(ours.get(name) is v for name, v in theirs.items())
+        is_same = len(ours) == len(theirs) and all(ours.get(name) is v for name, v in theirs.items())
+        return is_same and self._arrays == _shapes(arrays)
 
-    def copy_into(self, arena: Arena) -> None:
+    def copy_into(self, arena: Arena, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy every variable's bytes into its slot."""
         for slot in self.layout.slots:
-            np.copyto(arena.view(slot), _bytes_of(self._variables[slot.name]))
+            np.copyto(arena.view(slot), self._bytes(slot.name, arrays))
 
-    def contents(self) -> list[Content]:
+    def contents(self, arrays: Mapping[str, np.ndarray]) -> list[Content]:
         """Return the tensors themselves, to be written before training goes on."""
-        return [content_of(slot.name, self._variables[slot.name].read_value()) for slot in self.layout.slots]
+        return [Content(s.name, s.dtype, s.shape, self._bytes(s.name, arrays)) for s in self.layout.slots]
+
+    def _bytes(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        if name in arrays:
+            return np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
+        return bytes_of(self._variables[name])
 
     def strings(self) -> list[Content]:
         """Return the variables that hold text; they travel in the message, like tables."""
@@ -62,9 +77,14 @@ def _content_of_array(name: str, array: np.ndarray) -> Content:
     return Content(name, array.dtype.name, tuple(array.shape), raw)
 
 
-def _bytes_of(variable: Any) -> np.ndarray:
+def bytes_of(variable: Any) -> np.ndarray:
+    """Return a variable's bytes, shape (num_bytes,), in the variable's own memory where that lies on the CPU."""
     array = np.asarray(internals.memory_of(variable.read_value()))
     return array.reshape(-1).view(np.uint8)
+
+
+def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name: (array.dtype, array.shape) for name, array in arrays.items()}
 
 
 def _is_string(variable: Any) -> bool:

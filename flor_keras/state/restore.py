@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import StateError
-from flor_keras.state.tables import restore_table
-from flor_keras.state.variables import State, gather
+from flor_keras.state import pickles
+from flor_keras.state.tables import PARTS, restore_table
+from flor_keras.state.variables import GLOBAL_SEED, State, gather
 
+ARRAYS = "python"  # the name under which arrays of the pickled state lie among the tensors
 _SHOWN = 6
 
 
@@ -33,6 +36,8 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = 
     """
     values = bundle.load(folder)
     _build_optimizers(roots, values)
+    if any(name.startswith(GLOBAL_SEED) for name in values):
+        keras_internals.ensure_global_seed_generator()
     _restore_tables(gather(roots), values)
     state = gather(roots)
     _check(folder, state, values, roots, is_fresh)
@@ -45,6 +50,19 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = 
         layer.finalize_state()
 
 
+def read_python(folder: Path) -> Any:
+    """Return the pickled state of a checkpoint, after making sure that the current user wrote it.
+
+    Raises:
+      CheckpointError: somebody else wrote it, or it is damaged.
+    """
+    path = folder / pickles.FILE
+    data = path.read_bytes()
+    pickles.check(path, data, bundle.read_manifest(folder).get("signature"))
+    arrays = bundle.load(folder, lambda name: name.startswith(f"{ARRAYS}/"))
+    return pickles.unpack(data, [arrays[f"{ARRAYS}/{number}"].numpy() for number in range(len(arrays))])
+
+
 def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Create the slots of the optimizers the checkpoint has slots of; Keras does it in the first training step.
 
@@ -54,6 +72,24 @@ def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> No
         known = set(gather({name: optimizer}).variables)
         if any(value.startswith(f"{name}/") and value not in known for value in values):
             optimizer.build(variables)
+    state = gather(roots)
+    for name, optimizer in state.optimizers.items():
+        if not optimizer.built and (owners := _slot_owners(name, values, state, roots)):
+            optimizer.build(owners)  # a further one, which only the program's own training step uses
+
+
+def _slot_owners(
+    name: str, values: Mapping[str, Any], state: State, roots: Mapping[str, Any]
+) -> list[Any]:
+    """Return the Keras variables the checkpoint has slots of an optimizer for, in their order."""
+    by_native = {
+        id(keras_internals.native_variable(variable)): variable
+        for root in roots.values()
+        for variable in getattr(root, "variables", ())
+    }
+    slots = [value.removeprefix(f"{name}/") for value in values if value.startswith(f"{name}/")]
+    natives = [state.variables.get(slot.partition("/")[2]) for slot in slots]
+    return list({id(native): by_native[id(native)] for native in natives if id(native) in by_native}.values())
 
 
 def _unbuilt_optimizers(roots: Mapping[str, Any]) -> dict[str, tuple[Any, list[Any]]]:
@@ -70,7 +106,7 @@ def _unbuilt_optimizers(roots: Mapping[str, Any]) -> dict[str, tuple[Any, list[A
 
 def _restore_tables(state: State, values: dict[str, Any]) -> None:
     for name, table in state.tables.items():
-        parts = {key.removeprefix(f"{name}/"): key for key in values if key.rpartition("/")[0] == name}
+        parts = {part: f"{name}/{part}" for part in PARTS if f"{name}/{part}" in values}
         if parts:
             restore_table(table, {part: values.pop(key).numpy() for part, key in parts.items()})
 

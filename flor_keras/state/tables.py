@@ -13,6 +13,7 @@ VOCABULARY = "vocabulary"
 IDF_WEIGHTS = "idf_weights"
 BIN_BOUNDARIES = "bin_boundaries"
 KEYS, VALUES = "keys", "values"
+PARTS = (VOCABULARY, IDF_WEIGHTS, BIN_BOUNDARIES, KEYS, VALUES)
 
 
 def table_arrays(table: Any) -> dict[str, np.ndarray]:

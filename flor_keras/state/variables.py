@@ -16,6 +16,7 @@ from typing import Any
 
 from flor_keras import keras_internals as internals
 
+GLOBAL_SEED = "keras/global_seed_generator"
 _LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "collections", "wrapt", "h5py", "pandas", "matplotlib")
 
 
@@ -28,7 +29,7 @@ class State:
       mirrors: further copies of a variable of that name, which a restore must also set.
       tables: lookup layers and tables by name, whose content is not in any variable.
       derived: layers that computed constants from their variables (Normalization).
-      optimizers: the names optimizers were found under.
+      optimizers: optimizers by name.
       metric_names: those of ``variables`` that belong to metrics.
     """
 
@@ -36,7 +37,7 @@ class State:
     mirrors: dict[str, list[Any]] = field(default_factory=dict)
     tables: dict[str, Any] = field(default_factory=dict)
     derived: list[Any] = field(default_factory=list)
-    optimizers: list[str] = field(default_factory=list)
+    optimizers: dict[str, Any] = field(default_factory=dict)
     metric_names: set[str] = field(default_factory=set)
 
 
@@ -50,7 +51,7 @@ def gather(roots: Mapping[str, Any]) -> State:
         walk.add_reported(name, root)
     generator = internals.global_seed_generator()
     if generator is not None:
-        walk.add("keras/global_seed_generator", generator, is_metric=False)
+        walk.add(GLOBAL_SEED, generator, is_metric=False)
         walk.run()
     return walk.state
 
@@ -124,7 +125,7 @@ class _Walk:
         if self._queue:
             self._late.append((name, optimizer, False))
             return
-        self.state.optimizers.append(name)
+        self.state.optimizers[name] = optimizer
         targets = list(getattr(optimizer, "_trainable_variables", []))
         for key, child in _children(optimizer):
             if key != "_trainable_variables" and _is_slot_list(child, targets):
@@ -151,6 +152,8 @@ class _Walk:
             or internals.is_mutable_table(value)
         ):
             self.state.tables[name] = value
+            idf_weights = getattr(value, "idf_weights", None)
+            self._seen[id(idf_weights)] = idf_weights  # a variable that is part of the table
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,0 +1,227 @@
+"""One loop of a run being visited by a replay: states restored, data resumed, results compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flor_keras.checkpoint import bundle
+from flor_keras.errors import ReplayError
+from flor_keras.instrument.levels import Level
+from flor_keras.keras_internals import TrainingSteps
+from flor_keras.records import CheckpointRecord, Kind, Position
+from flor_keras.replay.replayer import ReplayDone, Replayer
+from flor_keras.state.callbacks import keyed, restore_callbacks
+from flor_keras.state.capture import bytes_of
+from flor_keras.state.data_position import DataSource, OrderSeed
+from flor_keras.state.random import capture_random, restore_random
+from flor_keras.state.restore import read_python, restore_objects
+from flor_keras.state.variables import State, gather
+
+
+class Visit(DataSource):
+    """Visits the asked epochs of one recorded loop.
+
+    Args:
+      replayer: the replay.
+      loop: the number of the loop.
+      model: the program's model.
+      callbacks: all callbacks of the program, called or not.
+    """
+
+    def __init__(self, replayer: Replayer, loop: int, model: Any, callbacks: Sequence[Any]) -> None:
+        self.replayer = replayer
+        self.loop = loop
+        self.epochs = replayer.plan.epochs.get(str(loop), [])
+        self.is_redone = Level.STEP.value in replayer.plan.levels.values() and bool(self.epochs)
+        self._model = model
+        self._callbacks = callbacks
+        self._epoch: int | None = None
+        self._restored: str | None = None
+        self._transient: State | None = None
+        self.start = self.manifest(replayer.checkpoint(loop, Kind.START))
+        super().__init__(self._recorded_order() if self.is_redone else None)
+
+    # -- which epochs ------------------------------------------------------------------------------------------
+
+    def is_asked(self, epoch: int) -> bool:
+        """Note that an epoch begins or ends, and tell whether it is one to visit."""
+        self._epoch = epoch if epoch in self.epochs else None
+        return self._epoch is not None
+
+    def is_cut(self) -> bool:
+        """Whether the epoch is left before its end, the asked steps being done."""
+        return self.is_redone and self.replayer.plan.steps is not None
+
+    def validated_epochs(self, frequency: Any) -> list[int]:
+        """Return the epochs, counted from 1 as Keras does here, whose validation is run again."""
+        if self.is_cut():
+            return []
+        if self.is_redone:
+            is_due = (lambda e: e % frequency == 0) if isinstance(frequency, int) else frequency.__contains__
+            return [epoch + 1 for epoch in self.epochs if is_due(epoch + 1)]
+        is_eval = Level.EVAL.value in self.replayer.plan.levels.values()
+        return [epoch + 1 for epoch in self.epochs] if is_eval else []
+
+    # -- between fit and its data ------------------------------------------------------------------------------
+
+    def steps(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Give an asked epoch its steps if they are redone; else none, and then the state they led to."""
+        if self._epoch is not None and self.is_redone:
+            yield from self._redone(super().steps(steps))
+        elif self._epoch is not None:
+            self.restore(Kind.EPOCH_END, self._epoch)
+            self.replayer.move(Position(self.loop, self._epoch))
+
+    def _redone(self, steps: Iterator[Any]) -> Iterator[Any]:
+        asked = self.replayer.plan.steps
+        for begin, end, iterator in steps:
+            if asked is not None and begin > asked[-1]:
+                if self._epoch == self.epochs[-1] and self.replayer.is_finished(self.loop):
+                    raise ReplayDone
+                return
+            yield begin, end, iterator
+
+    def _recorded_order(self) -> OrderSeed | None:
+        checkpoint = self.replayer.checkpoint(self.loop, Kind.START)
+        data = read_python(self.replayer.folder(checkpoint))["data"] if checkpoint else None
+        return OrderSeed(data["order_seed"]) if data and data["order_seed"] is not None else None
+
+    # -- states ------------------------------------------------------------------------------------------------
+
+    def build(self, training: TrainingSteps) -> None:
+        """Create all variables that were recorded, as training would have created them."""
+        training.build(self._model)
+        last = self.replayer.checkpoint(self.loop, Kind.AFTER) or self._last_epoch_end()
+        recorded = self.manifest(last)
+        known = set(gather({"model": self._model}).variables) | set(recorded.get("metrics", ()))
+        if any(name not in known and name.startswith("model/") for name in recorded.get("tensors", ())):
+            training.trace(self._model)
+
+    def _last_epoch_end(self) -> CheckpointRecord | None:
+        return self.replayer.checkpoint(self.loop, Kind.EPOCH_END, self.epochs[-1]) if self.epochs else None
+
+    def restore(self, kind: Kind, epoch: int | None = None) -> None:
+        """Put the model into a recorded state, unless it is in it already."""
+        checkpoint = self._required(kind, epoch)
+        if self._restored != checkpoint.path:
+            folder = self.replayer.folder(checkpoint)
+            restore_objects(folder, {"model": self._model}, is_fresh=kind is Kind.START)
+            if not self.is_redone:
+                self.replayer.note_exact(len(bundle.read_manifest(folder)["tensors"]))
+            self._restored = checkpoint.path
+
+    def before(self, epoch: int) -> CheckpointRecord:
+        """Return the checkpoint an epoch begins with."""
+        end = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1)
+        return end or self._required(Kind.START, None)
+
+    def restore_before(self, epoch: int) -> None:
+        """Put the model into the state an epoch begins with."""
+        checkpoint = self.before(epoch)
+        self.restore(checkpoint.kind, checkpoint.epoch if checkpoint.kind is Kind.EPOCH_END else None)
+
+    def resume_before(self, epoch: int) -> None:
+        """Put everything into the state an epoch begins with: model, callbacks, data and random states."""
+        checkpoint = self.before(epoch)
+        if checkpoint.kind is Kind.START and epoch != self.start["position"]["epoch"]:
+            raise ReplayError(
+                f"The run has no checkpoint of the end of epoch {epoch - 1}, which epoch {epoch} would be redone from. "
+                "Ask for other epochs; `flor-keras show` lists what there is."
+            )
+        self._restored = None
+        self.restore_before(epoch)
+        self._model.reset_metrics()
+        python = read_python(self.replayer.folder(checkpoint))
+        restore_callbacks(self._callbacks, python["callbacks"])
+        if python["data"] is not None:
+            self.resume(python["data"])
+        restore_random(python["random"])
+        self._model.stop_training = False
+        for cause in self.manifest(checkpoint).get("inexact", ()):
+            self.replayer.suspect(cause)
+
+    def disturb(self) -> None:
+        """Note that the program has computed with the model, so that its state has to be restored again."""
+        self._restored = None
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Put back what evaluating inside this context changes: metrics, seeds, states, random states."""
+        if self._transient is None:
+            self._transient = gather({"model": self._model})
+        optimizers = tuple(f"{name}/" for name in self._transient.optimizers)
+        kept = [
+            (variable, variable.read_value())
+            for name, variable in self._transient.variables.items()
+            if not variable.trainable and not name.startswith(optimizers)
+        ]
+        random, is_stopping = capture_random(), self._model.stop_training
+        try:
+            yield
+        finally:
+            for variable, value in kept:
+                variable.assign(value)
+            restore_random(random)
+            self._model.stop_training = is_stopping
+
+    def is_new(self, callback: Any) -> bool:
+        """Whether a callback was not there when the run was recorded."""
+        key = next((key for key, known in keyed(self._callbacks) if known is callback), None)
+        return key is not None and key not in self.start.get("callbacks", ())
+
+    # -- results -----------------------------------------------------------------------------------------------
+
+    def take_logs(self, epoch: int, logs: dict[str, Any]) -> dict[str, Any]:
+        """Compare recomputed logs with the recorded ones, log new ones; return what hooks are to get."""
+        for name, value in logs.items():
+            self.replayer.log(name, value)
+        recorded = self.manifest(self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)).get("logs", {})
+        return dict(logs) if self.is_redone else {**logs, **recorded}
+
+    def compare_state(self, epoch: int) -> None:
+        """Compare every variable after a redone epoch with its checkpoint, bit for bit."""
+        checkpoint = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)
+        if checkpoint is None:
+            return
+        folder, position = self.replayer.folder(checkpoint), Position(self.loop, epoch)
+        described = bundle.read_manifest(folder)["tensors"]
+        variables = gather({"model": self._model}).variables
+        differing = []
+        for name, variable in variables.items():
+            if name in described and described[name]["dtype"] != "string":
+                content = bundle.Content(name, described[name]["dtype"], (), bytes_of(variable))
+                if bundle.content_hash(content) == described[name]["xxh3"]:
+                    self.replayer.note_exact(1)
+                else:
+                    differing.append(name)
+        recorded = bundle.load(folder, differing.__contains__) if differing else {}
+        for name in differing:
+            self.replayer.compare(name, position, recorded[name].numpy(), variables[name].numpy())
+
+    def recorded_params(self) -> dict[str, Any]:
+        """Return what callbacks were told about the loop (epochs, steps)."""
+        return {**self.start.get("params", {}), "verbose": 0}
+
+    def give_history(self, history: Any) -> Any:
+        """Make the loop's History the recorded one."""
+        recorded = self.manifest(self.replayer.checkpoint(self.loop, Kind.AFTER)).get("history")
+        if recorded is not None:
+            history.history, history.epoch = recorded["history"], recorded["epoch"]
+            history.params = recorded["params"]
+        return history
+
+    def manifest(self, checkpoint: CheckpointRecord | None) -> dict[str, Any]:
+        """Return what a checkpoint says of itself; nothing where there is none."""
+        return {} if checkpoint is None else bundle.read_manifest(self.replayer.folder(checkpoint))
+
+    def _required(self, kind: Kind, epoch: int | None) -> CheckpointRecord:
+        checkpoint = self.replayer.checkpoint(self.loop, kind, epoch)
+        if checkpoint is None:
+            what = kind.value if epoch is None else f"epoch {epoch}"
+            raise ReplayError(
+                f"The run has no checkpoint of loop {self.loop}, {what}: it ended before, or writing it failed. "
+                "Ask for other epochs; `flor-keras show` lists what there is."
+            )
+        return checkpoint

@@ -1,0 +1,224 @@
+"""Where a `fit` call stands in its training data, and how another process gets to the same place.
+
+Each kind of data has its own way:
+
+- arrays: Keras draws the order of an epoch inside the pipeline. With a seed (`tf.random.set_seed`) the order is the
+  same in every process, and stays as Keras makes it. Without one it could never be had again, so it is drawn from a
+  recorded seed and the number of the iterator instead, which has the same distribution.
+- `tf.data`: the state of the epoch's fresh iterator, before its first element, is small and holds every seed; what
+  was drawn since is drawn again.
+- PyDataset: its attributes, as far as they change during training.
+- generators: what was drawn is drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from flor_keras import keras_internals
+from flor_keras.keras_internals import TrainingSteps
+from flor_keras.state.pickles import is_packable, pack
+
+_LARGE_STATE_BYTES = 16 << 20
+_LARGE_BYTES = 64 << 20
+_BATCH_STRIDE = 1 << 20  # tells the batches of one iterator (shuffle="batch") from the orders of the next ones
+
+
+class OrderSeed:
+    """Shuffles arrays from a seed and the number of the iterator, both of which can be recorded."""
+
+    def __init__(self, seed: int) -> None:
+        import tensorflow as tf
+
+        self.seed = seed
+        self._variable = tf.Variable(self._value(0), trainable=False, dtype=tf.int64)
+
+    def _value(self, number: int) -> list[int]:
+        return [self.seed, number]
+
+    def set_number(self, number: int) -> None:
+        """The next order drawn is that of iterator ``number``."""
+        self._variable.assign(self._value(number))
+
+    def shuffle(self, indices: Any) -> Any:
+        """Stand in for `tf.random.shuffle` in Keras's pipeline for arrays; the batches of one epoch differ too."""
+        import tensorflow as tf
+
+        batch = tf.cast(indices[0], tf.int64) * _BATCH_STRIDE
+        seed = self._variable + tf.stack([tf.constant(0, tf.int64), batch])
+        return tf.random.experimental.stateless_shuffle(indices, seed)
+
+
+class DataSource:
+    """Stands between `fit` and its data: counts, and makes the next iterator early enough to keep its state."""
+
+    def __init__(self, order: OrderSeed | None) -> None:
+        self.order = order
+        self.training: TrainingSteps | None = None
+        self.why_inexact: str | None = None
+        self._created = 0
+        self._consumed = 0
+        self._total = 0
+        self._fresh: bytes | None = None
+        self._ready: Any = None
+        self._current: Any = None
+        self._is_midway_large = False
+        self._baseline: dict[str, str] | None = None
+
+    # -- between fit and its data ------------------------------------------------------------------------------
+
+    def create(self, make: Callable[[], Any]) -> Any:
+        """Return the iterator Keras asks for: the one made early, else a new one."""
+        if self._ready is not None:
+            iterator, self._ready = self._ready, None
+            return iterator
+        return self._new(make)
+
+    def steps(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Count the batches drawn."""
+        for begin, end, iterator in steps:
+            self._consumed += end - begin + 1
+            self._total += end - begin + 1
+            yield begin, end, iterator
+
+    def _new(self, make: Callable[[], Any]) -> Any:
+        self._created += 1
+        self._consumed = 0
+        if self.order is not None:
+            self.order.set_number(self._created)
+        self._current = make()
+        self._fresh = self._serialized(self._current)
+        return self._current
+
+    def _serialized(self, iterator: Any) -> bytes | None:
+        assert self.training is not None
+        if self.training.adapter_kind != "dataset":
+            return None
+        try:
+            return keras_internals.serialize_iterator(iterator)
+        except Exception as error:  # noqa: BLE001 - any pipeline can refuse in its own way
+            self.why_inexact = f"the data pipeline's state cannot be saved ({str(error).splitlines()[0]})"
+            return None
+
+    # -- positions ---------------------------------------------------------------------------------------------
+
+    def position(self, goes_on: bool) -> dict[str, Any]:
+        """Return where the data stand between two epochs.
+
+        Args:
+          goes_on: another epoch follows. Its iterator is then made here and now, a moment before Keras would.
+        """
+        training = self.training
+        assert training is not None
+        makes_next = goes_on and training.creates_next
+        if makes_next and self._ready is None:
+            self._ready = self._new(training.make_iterator)
+        state, consumed = self._fresh, self._consumed
+        if not makes_next and consumed and (midway := self._midway()) is not None:
+            state, consumed = midway, 0
+        return {
+            "kind": training.adapter_kind,
+            "order_seed": None if self.order is None else self.order.seed,
+            "created": self._created,
+            "consumed": consumed,
+            "total": self._total,
+            "state": state,
+            "is_new": makes_next,
+            "counters": training.counters,
+            "attributes": self._changed_attributes(training.py_dataset),
+        }
+
+    def resume(self, position: Mapping[str, Any]) -> None:
+        """Go to a recorded position; the next epoch then draws what it drew when it was recorded."""
+        training = self.training
+        assert training is not None
+        iterator = self._iterator_at(training, position)
+        if position["is_new"]:
+            self._ready = iterator
+            training.resume(position["counters"], None)
+        else:
+            self._ready = None
+            training.resume(position["counters"], iterator)
+        for name, value in position["attributes"].items():
+            setattr(training.py_dataset, name, value)
+
+    def _iterator_at(self, training: TrainingSteps, position: Mapping[str, Any]) -> Any:
+        if position["kind"] == "generator" and self._ready is None and self._total:
+            # the one generator there is goes on from where this process has brought it
+            iterator, missing = self._current, position["total"] - self._total
+        else:
+            while position["kind"] == "dataset" and position["state"] is None and self._created < position["created"] - 1:
+                self._new(training.make_iterator)  # seeds inside the pipeline advance with every iterator
+            self._created = position["created"] - 1
+            iterator, missing = self._new(training.make_iterator), position["consumed"]
+            if position["state"] is not None:
+                keras_internals.deserialize_iterator(iterator, position["state"])
+        for _ in range(missing):
+            next(iterator)
+        self._current = iterator
+        self._created, self._consumed, self._total = (
+            position["created"],
+            position["consumed"],
+            position["total"],
+        )
+        return iterator
+
+    def _midway(self) -> bytes | None:
+        """Return the state of an iterator that goes on across epochs, None where it is not needed or too large.
+
+        Its fresh state does not hold the seeds of a `shuffle` below a `repeat`, which are drawn with the first element.
+        With a seed they follow from that; without, the state holds the shuffle buffer, and is kept if that is small.
+        """
+        assert self.training is not None
+        is_needed = self.training.adapter_kind == "dataset" and keras_internals.global_seed() is None
+        if not is_needed or self._is_midway_large:
+            return None
+        state = self._serialized(self._current)
+        self._is_midway_large = state is not None and len(state) > _LARGE_STATE_BYTES
+        if self._is_midway_large:
+            self.why_inexact = (
+                "the shuffle buffer of the data pipeline is too large to keep; call flor.seed() or seed the shuffle"
+            )
+            return None
+        return state
+
+    def _changed_attributes(self, dataset: Any) -> dict[str, Any]:
+        """Return what of a PyDataset differs from how it was at first; nothing the first time."""
+        if dataset is None:
+            return {}
+        prints = {name: _fingerprint(value) for name, value in vars(dataset).items()}
+        if self._baseline is None:
+            self._baseline = prints
+        changed = [name for name, p in prints.items() if p is not None and self._baseline.get(name) != p]
+        return {name: getattr(dataset, name) for name in changed}
+
+
+def _fingerprint(value: Any) -> str | None:
+    """Return a hash of a value; None where it is too large, or of a kind, to be kept with every checkpoint."""
+    if isinstance(value, np.ndarray):
+        if value.nbytes > _LARGE_BYTES or value.dtype.hasobject:
+            return None
+        return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(value).data))
+    if not is_packable(value):
+        return None
+    data, arrays = pack(value)
+    return data.hex() + "".join(_fingerprint(array) or "" for array in arrays) if len(data) < 1 << 20 else None
+
+
+def data_fingerprint(call: keras_internals.FitCall) -> str | None:
+    """Return one hash over all arrays a `fit` call was given, None where there are none to hash."""
+    import keras
+
+    given = [call.arguments.get(name) for name in ("x", "y", "sample_weight", "validation_data")]
+    arrays = [value for value in keras.tree.flatten(given) if isinstance(value, np.ndarray)]
+    if not arrays or any(array.dtype.hasobject for array in arrays):
+        return None
+    digest = xxhash.xxh3_64()
+    for array in arrays:
+        digest.update(str((array.dtype, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

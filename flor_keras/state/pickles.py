@@ -1,0 +1,113 @@
+"""Python objects of a checkpoint: pickled, with their arrays taken out so that those go where tensors go.
+
+A pickle can run anything, so it is only loaded where the current user wrote it: each carries a keyed hash, and the
+key lies in the user's configuration folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import os
+import pickle
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from flor_keras.errors import CheckpointError
+
+FILE = "python.pkl"
+_OUT_OF_LINE_BYTES = 1024
+_KEY_BYTES = 32
+
+
+def pack(value: Any) -> tuple[bytes, list[np.ndarray]]:
+    """Return the pickle of ``value`` and the arrays taken out of it."""
+    buffer, arrays = io.BytesIO(), []
+    _Pickler(buffer, arrays).dump(value)
+    return buffer.getvalue(), arrays
+
+
+def unpack(data: bytes, arrays: Sequence[np.ndarray]) -> Any:
+    """Return what was packed. ``data`` must have been written by the current user: see `check`."""
+    return _Unpickler(io.BytesIO(data), arrays).load()
+
+
+def is_packable(value: Any) -> bool:
+    """Whether ``value`` can be pickled."""
+    try:
+        pack(value)
+    except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
+        return False
+    return True
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, buffer: io.BytesIO, arrays: list[np.ndarray]) -> None:
+        super().__init__(buffer)
+        self._arrays = arrays
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Take an array out of line; the same array twice is one."""
+        is_moved = type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.nbytes >= _OUT_OF_LINE_BYTES
+        if not is_moved or value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
+            return None
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._arrays)
+            self._arrays.append(value)
+        return self._numbers[id(value)]
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(buffer)
+        self._arrays = [np.array(array) for array in arrays]
+
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        """Put an array back in."""
+        return self._arrays[pid]
+
+
+def signature(data: bytes) -> str:
+    """Return the keyed hash of a pickle (BLAKE2b, hexadecimal)."""
+    return hashlib.blake2b(data, key=_key()).hexdigest()
+
+
+def check(path: Path, data: bytes, signed: str | None) -> None:
+    """Make sure that the current user wrote a pickle before it is loaded.
+
+    Raises:
+      CheckpointError: the file is another user's, or its hash does not match the key of this user.
+    """
+    is_ours = not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+    if not is_ours or signed is None or not hmac.compare_digest(signed, signature(data)):
+        raise CheckpointError(
+            f"{path} was not written by you on this machine, and loading it could run anything. If you trust the "
+            f"store, copy the key of the user who recorded it to {_key_path()} and try again."
+        )
+
+
+def _key() -> bytes:
+    path = _key_path()
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another process was faster
+        return path.read_bytes()
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(_KEY_BYTES))
+    return path.read_bytes()
+
+
+def _key_path() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(home) / "flor_keras" / "key"
