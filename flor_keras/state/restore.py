@@ -50,6 +50,18 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = 
         layer.finalize_state()
 
 
+def build_model(training: keras_internals.TrainingSteps, model: Any, manifest: Mapping[str, Any]) -> None:
+    """Create all variables of ``model`` that a checkpoint of it has, as training would have created them."""
+    metrics = set(manifest.get("metrics", ()))
+    recorded = [n for n in manifest.get("tensors", ()) if n.startswith("model/") and n not in metrics]
+    tables = tuple(f"{name}/" for name in manifest.get("tables", ()))
+    training.build(
+        model,
+        [name for name in recorded if not name.startswith(tables)],
+        lambda: gather({"model": model}).variables,
+    )
+
+
 def read_python(folder: Path) -> Any:
     """Return the pickled state of a checkpoint, after making sure that the current user wrote it.
 
