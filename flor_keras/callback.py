@@ -24,13 +24,19 @@ class FlorKeras(keras.callbacks.Callback):
         not given. The variable FLOR_STORE says otherwise for a whole program.
       name: a name for the run, to find it by.
       overhead: the share of training time recording may cost; more than that is told at the end of `fit`.
+      resume: a run to go on with instead of beginning a new one: its id, its name or "latest". `flor-keras resume`
+        does this without a change to the program, and puts the program's random states back too.
 
     Raises:
       StoreError: the store cannot be written; raised when `fit` begins, before its first epoch.
     """
 
     def __init__(
-        self, store: str | Path | None = None, name: str | None = None, overhead: float = DEFAULT_OVERHEAD
+        self,
+        store: str | Path | None = None,
+        name: str | None = None,
+        overhead: float = DEFAULT_OVERHEAD,
+        resume: str | None = None,
     ) -> None:
         super().__init__()
         if not 0 < overhead <= 1:
@@ -40,6 +46,7 @@ class FlorKeras(keras.callbacks.Callback):
         self.store = store
         self.name = name
         self.overhead = overhead
+        self.resume = resume
         self.loop: Any = None  # the loop that is being recorded
         keras_internals.hook_fit(_fit)
 
@@ -49,7 +56,7 @@ class FlorKeras(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Checkpoint the state before the first step."""
         if self.loop is None:
-            self.loop = session.ensure(self.store, self.name).begin_fit(is_own=True)
+            self.loop = session.ensure(self.store, self.name, self.resume).begin_fit(is_own=True)
         self.loop.begin(self.model, self.params)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -68,10 +75,10 @@ class FlorKeras(keras.callbacks.Callback):
             self.loop = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlorKeras:
-        return FlorKeras(self.store, self.name, self.overhead)
+        return FlorKeras(self.store, self.name, self.overhead, self.resume)
 
     def __reduce__(self) -> Any:
-        return FlorKeras, (self.store, self.name, self.overhead)
+        return FlorKeras, (self.store, self.name, self.overhead, self.resume)
 
 
 def flattened(callbacks: Any) -> list[Any]:
@@ -89,4 +96,4 @@ def _fit(call: keras_internals.FitCall) -> Any:
     ours = [callback for callback in callbacks if isinstance(callback, FlorKeras)]
     if not ours or ours[0].loop is not None:
         return call.make()
-    return session.ensure(ours[0].store, ours[0].name).fit(call, callbacks, ours[0])
+    return session.ensure(ours[0].store, ours[0].name, ours[0].resume).fit(call, callbacks, ours[0])

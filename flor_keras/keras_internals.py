@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -210,6 +210,11 @@ class TrainingSteps:
         """The program's PyDataset, None where it has none."""
         return getattr(self.owner.data_adapter, "py_dataset", None)
 
+    @property
+    def dataset(self) -> Any:
+        """The pipeline the training data come from."""
+        return self.owner._distributed_dataset
+
     def make_iterator(self) -> Any:
         """Make a data iterator as Keras would."""
         return iter(self.owner._distributed_dataset)
@@ -230,24 +235,29 @@ class TrainingSteps:
         self.owner._num_batches = counters["num_batches"]
         self.owner._current_iterator = iterator
 
-    def build(self, model: Any) -> None:
-        """Create the variables of model, metrics and optimizer as the first step would, without making one.
+    def build(self, model: Any, recorded: Collection[str], known: Callable[[], Collection[str]]) -> None:
+        """Create the variables a training step creates, without making one and without drawing data.
 
         Without steps nothing else does, and Keras asks the metrics for results all the same. A model without a
-        `call` of its own (a GAN) cannot be built this way; `trace` can.
-        """
-        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
-            model._symbolic_build(iterator=self.owner)
-        self.owner.reset()
+        `call` of its own (a GAN) cannot be built as Keras does it; where variables are missing after that, a step is
+        traced.
 
-    def trace(self, model: Any) -> None:
-        """Create every variable a training step creates, by tracing one; nothing is computed."""
+        Args:
+          model: the model to train.
+          recorded: the names of all variables there should be.
+          known: returns the names there are.
+        """
         import tensorflow as tf
 
-        def step(iterator: Any) -> None:
-            model.distribute_strategy.run(model.train_step, args=(next(iterator),))
+        batch = self.owner._distributed_dataset.element_spec
+        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
+            model._symbolic_build(data_batch=batch)
+        if not set(recorded) <= set(known()):
 
-        tf.function(step).get_concrete_function(self.make_iterator())
+            def step(data: Any) -> None:
+                model.distribute_strategy.run(model.train_step, args=(data,))
+
+            tf.function(step).get_concrete_function(batch)
 
     def construct(self, original: type, *args: Any, **kwargs: Any) -> Any:
         """Construct the iterator, as a subclass of Keras's that lets the source have its say."""
@@ -306,6 +316,52 @@ def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None
         yield steps
     finally:
         trainer.TFEpochIterator = original
+
+
+_STATEFUL_RANDOM = frozenset(
+    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal RandomShuffle Multinomial RandomGamma"
+    " RandomGammaGrad RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal RandomCrop".split()
+)
+
+
+def stateful_random_ops(model: Any) -> list[str]:
+    """Return the random ops of a traced training step whose state lies in a kernel, as ``op (file:line)``.
+
+    Such state can be neither read nor put back. Graphs are searched through the functions they call.
+    """
+    traced = getattr(model.train_function, "_list_all_concrete_functions", list)()
+    todo, seen, found = [function.graph for function in traced], set(), []
+    while todo:
+        graph = todo.pop()
+        if id(graph) in seen:
+            continue
+        seen.add(id(graph))
+        for op in graph.get_operations():
+            if op.type in _STATEFUL_RANDOM:
+                found.append(f"{op.type} ({_place_of(op)})")
+        todo += [f.graph for f in getattr(graph, "_functions", {}).values() if getattr(f, "graph", None)]
+    return sorted(set(found))
+
+
+def _place_of(op: Any) -> str:
+    """Return the line of the program that made an op: the innermost frame outside of installed packages."""
+    frames = [frame for frame in op.traceback or () if "site-packages" not in frame.filename]
+    ours = [frame for frame in frames if "flor_keras" not in frame.filename.replace("\\", "/").split("/")]
+    return f"{ours[-1].filename}:{ours[-1].lineno}" if ours else op.name
+
+
+def has_shuffle_below_repeat(dataset: Any) -> bool:
+    """Whether a pipeline repeats what it shuffles: its fresh iterator then does not know the shuffle's seeds yet."""
+    name = type(dataset).__name__
+    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    if "Repeat" in name:
+        return any(_has(source, "Shuffle") for source in inputs)
+    return any(has_shuffle_below_repeat(source) for source in inputs)
+
+
+def _has(dataset: Any, word: str) -> bool:
+    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    return word in type(dataset).__name__ or any(_has(source, word) for source in inputs)
 
 
 def eager_random() -> Any:

@@ -11,12 +11,13 @@ import click
 from flor_keras import __version__
 from flor_keras.cli.logs import logs
 from flor_keras.cli.replay import replay
+from flor_keras.cli.resume import resume
 from flor_keras.cli.runs import runs
 from flor_keras.cli.show import show
 from flor_keras.errors import FlorError
 
 # Commands that hand what follows `--` to the script they run.
-SCRIPT_COMMANDS = ("record", "replay")
+SCRIPT_COMMANDS = ("record", "replay", "resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (runs, show, logs, replay):
+for _command in (runs, show, logs, replay, resume):
     cli.add_command(_command)
 
 

@@ -140,6 +140,7 @@ def _print_outcome(outcome: Outcome) -> None:
     click.echo()
     click.echo(f"{outcome.num_entries} values in {text.duration(outcome.seconds)}; {_verdict(outcome)}")
     for word, found in (
+        ("because", outcome.causes),
         ("not called", outcome.held_back),
         ("diverted to a scratch folder", outcome.diverted),
         ("refused", outcome.refused),
@@ -180,6 +181,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "max_abs_diff": outcome.max_abs_diff,
         "held_back": outcome.held_back,
         "seconds": round(outcome.seconds, 3),
+        "causes": outcome.causes,
         "diverted": outcome.diverted,
         "refused": outcome.refused,
     }

@@ -5,16 +5,23 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from flor_keras import keras_internals
+from flor_keras.checkpoint import bundle
 from flor_keras.recording.recorder import Recorder
-from flor_keras.records import Entry, Kind, LoopRecord, Position
-from flor_keras.state.callbacks import capture_callbacks, keyed
-from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint
-from flor_keras.state.random import capture_random
+from flor_keras.records import CheckpointRecord, Entry, Kind, LoopRecord, Position
+from flor_keras.state.callbacks import capture_callbacks, keyed, restore_callbacks
+from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint, recorded_order
+from flor_keras.state.random import capture_random, restore_random
+from flor_keras.state.restore import build_model, read_python, restore_objects
+from flor_keras.state.skip import skip_fit
+
+if TYPE_CHECKING:
+    from flor_keras.recording.resume import Past
 
 
 class FitLoop:
@@ -41,6 +48,8 @@ class FitLoop:
         self._began = time.perf_counter()
         self._cost_before = 0.0
         self._lost: list[str] = []
+        self.past: Past | None = None
+        self._resumed: list[tuple[int, dict[str, Any]]] = []
 
     def begin(self, model: Any, params: Mapping[str, Any]) -> None:
         """The first step comes next; every other callback has had its `on_train_begin`."""
@@ -70,10 +79,37 @@ class FitLoop:
                 "callbacks": [key for key, _ in keyed(self.callbacks)],
                 "fingerprint": self.fingerprint,
             }
-            self._take(Kind.START, described, goes_on=True)
+            if self.past is None or self.past.last(self.loop) is None:
+                self._take(Kind.START, described, goes_on=True)
+        if self.past is not None and (last := self.past.last(self.loop)) is not None:
+            self._go_to(self.past.folder(last), last)
+
+    def _go_to(self, folder: Path, last: CheckpointRecord) -> None:
+        """Put everything into the state of the last checkpoint. Not shielded: wrong numbers are worse than none."""
+        assert self.past is not None and self.source is not None and self.source.training is not None
+        manifest = bundle.read_manifest(folder)
+        if last.kind is Kind.EPOCH_END:
+            build_model(self.source.training, self._model, manifest)
+            self._resumed = self.past.history(self.loop, last.epoch)
+        restore_objects(folder, {"model": self._model}, is_fresh=last.kind is Kind.START)
+        python = read_python(folder)
+        restore_callbacks(self.callbacks, python["callbacks"])
+        if python["data"] is not None:
+            self.source.resume(python["data"])
+        restore_random(python["random"])
+
+    def _give_history(self) -> None:
+        """Put the logs of the epochs before the resumed one into the model's History, which `fit` has just emptied."""
+        resumed, self._resumed = self._resumed, []
+        history = self._model.history if resumed else None
+        for at, (epoch, logs) in enumerate(resumed):
+            history.epoch.insert(at, epoch)
+            for name, value in logs.items():
+                history.history.setdefault(name, []).insert(at, value)
 
     def epoch_begin(self, epoch: int) -> None:
         """An epoch begins; no other callback knows yet."""
+        self._give_history()
         self._epoch = epoch
         self._steps_done = 0
         self._recorder.move(Position(self.loop, epoch))
@@ -104,6 +140,7 @@ class FitLoop:
     def end(self, history: Any, overhead: float) -> None:
         """`fit` has returned; what its last callbacks did to the model is done."""
         with self._recorder.shielded("Recording the end of fit"):
+            self._give_history()
             described = described_history(history)
             self._take(Kind.AFTER, {"history": described}, goes_on=False)
             self._recorder.checkpoints.finish()
@@ -166,11 +203,17 @@ class _Front(keras.callbacks.Callback):
 def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: list[Any], flor: Any) -> Any:
     """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
     loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
+    loop.past = recorder.past
+    last = None if loop.past is None else loop.past.last(loop.loop)
+    if last is not None and last.kind is Kind.AFTER:
+        return skip_fit(call, loop.past.folder(last))
+    if last is not None:
+        _resume_at(call, loop.past.folder(last), last)
     loop.callbacks = [callback for callback in callbacks if not isinstance(callback, type(flor))]
     with recorder.shielded("Fingerprinting the data"):
         loop.fingerprint = data_fingerprint(call)
     give_callbacks(call, [_Front(loop), *loop.callbacks, flor])
-    order = order_seed(recorder.is_seeded)
+    order = order_seed(recorder.is_seeded) if last is None else recorded_order(loop.past.folder(last))
     loop.source = DataSource(order)
     flor.loop = loop
     try:
@@ -186,6 +229,14 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     recorder.succeed()
     loop.end(history, flor.overhead)
     return history
+
+
+def _resume_at(call: keras_internals.FitCall, folder: Path, last: CheckpointRecord) -> None:
+    """Have `fit` begin with the epoch after the last that is done; with none if training had decided to stop."""
+    if last.kind is Kind.EPOCH_END:
+        call.arguments["initial_epoch"] = last.epoch + 1
+        if read_python(folder)["stop_training"]:
+            call.arguments["epochs"] = last.epoch + 1
 
 
 def order_seed(is_seeded: bool) -> OrderSeed | None:

@@ -13,36 +13,44 @@ from typing import Any
 
 import keras
 
+from flor_keras.checkpoint import bundle
 from flor_keras.keras_internals import FitCall, pythonify_logs, training_steps
 from flor_keras.records import Kind, Position
 from flor_keras.replay.leads import leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
 from flor_keras.state.data_position import data_fingerprint
+from flor_keras.state.random import restore_random
+from flor_keras.state.restore import read_python
+from flor_keras.state.skip import give_history, skip_fit
 
 
 def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any]) -> Any:
     """Make a recorded `fit` call again, as far as the plan needs it; return its recorded History."""
     visit = Visit(replayer, loop, call.model, callbacks)
-    chosen = _choose(replayer, visit, callbacks) if visit.epochs else []
+    if not visit.epochs:
+        return skip_fit(call, replayer.folder(visit.required(Kind.AFTER)))
+    chosen = _choose(replayer, visit, callbacks)
     _check_data(visit, call)
     if visit.is_redone and replayer.plan.is_in_graph and call.model.jit_compile:
         call.model.jit_compile = False  # a value cannot leave a step that XLA compiled
         replayer.suspect("the recorded step was compiled by XLA, the replayed one was not")
     arguments = call.arguments
     arguments["validation_freq"] = visit.validated_epochs(arguments.get("validation_freq", 1))
-    first = visit.epochs[0] if visit.epochs else 0
-    arguments["initial_epoch"] = first
-    arguments["epochs"] = visit.epochs[-1] + 1 if visit.epochs else first
+    arguments["initial_epoch"] = visit.epochs[0]
+    arguments["epochs"] = visit.epochs[-1] + 1
     arguments["verbose"] = 0
     shuffle = visit.order.shuffle if visit.order else None
     with training_steps(visit, shuffle) as visit.training:
         arguments["callbacks"] = _Visits(visit, chosen, call.model)
         history = call.make()
-    if replayer.checkpoint(loop, Kind.AFTER) is not None or not replayer.is_finished(loop):
-        visit.disturb()
-        visit.restore(Kind.AFTER)
-    return visit.give_history(history)
+    if replayer.is_finished(loop):
+        return history
+    visit.disturb()
+    visit.restore(Kind.AFTER)
+    after = replayer.folder(visit.required(Kind.AFTER))
+    restore_random(read_python(after)["random"])
+    return give_history(history, bundle.read_manifest(after))
 
 
 def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> list[Any]:

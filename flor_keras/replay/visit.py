@@ -9,14 +9,14 @@ from typing import Any
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import ReplayError
 from flor_keras.instrument.levels import Level
-from flor_keras.keras_internals import TrainingSteps
+from flor_keras.keras_internals import TrainingSteps, stateful_random_ops
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.state.callbacks import keyed, restore_callbacks
 from flor_keras.state.capture import bytes_of
-from flor_keras.state.data_position import DataSource, OrderSeed
+from flor_keras.state.data_position import DataSource, OrderSeed, recorded_order
 from flor_keras.state.random import capture_random, restore_random
-from flor_keras.state.restore import read_python, restore_objects
+from flor_keras.state.restore import build_model, read_python, restore_objects
 from flor_keras.state.variables import State, gather
 
 
@@ -85,26 +85,21 @@ class Visit(DataSource):
 
     def _recorded_order(self) -> OrderSeed | None:
         checkpoint = self.replayer.checkpoint(self.loop, Kind.START)
-        data = read_python(self.replayer.folder(checkpoint))["data"] if checkpoint else None
-        return OrderSeed(data["order_seed"]) if data and data["order_seed"] is not None else None
+        return None if checkpoint is None else recorded_order(self.replayer.folder(checkpoint))
 
     # -- states ------------------------------------------------------------------------------------------------
 
     def build(self, training: TrainingSteps) -> None:
         """Create all variables that were recorded, as training would have created them."""
-        training.build(self._model)
         last = self.replayer.checkpoint(self.loop, Kind.AFTER) or self._last_epoch_end()
-        recorded = self.manifest(last)
-        known = set(gather({"model": self._model}).variables) | set(recorded.get("metrics", ()))
-        if any(name not in known and name.startswith("model/") for name in recorded.get("tensors", ())):
-            training.trace(self._model)
+        build_model(training, self._model, self.manifest(last))
 
     def _last_epoch_end(self) -> CheckpointRecord | None:
         return self.replayer.checkpoint(self.loop, Kind.EPOCH_END, self.epochs[-1]) if self.epochs else None
 
     def restore(self, kind: Kind, epoch: int | None = None) -> None:
         """Put the model into a recorded state, unless it is in it already."""
-        checkpoint = self._required(kind, epoch)
+        checkpoint = self.required(kind, epoch)
         if self._restored != checkpoint.path:
             folder = self.replayer.folder(checkpoint)
             restore_objects(folder, {"model": self._model}, is_fresh=kind is Kind.START)
@@ -115,7 +110,7 @@ class Visit(DataSource):
     def before(self, epoch: int) -> CheckpointRecord:
         """Return the checkpoint an epoch begins with."""
         end = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1)
-        return end or self._required(Kind.START, None)
+        return end or self.required(Kind.START)
 
     def restore_before(self, epoch: int) -> None:
         """Put the model into the state an epoch begins with."""
@@ -196,6 +191,9 @@ class Visit(DataSource):
                     self.replayer.note_exact(1)
                 else:
                     differing.append(name)
+        if differing:
+            for op in stateful_random_ops(self._model):
+                self.replayer.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
         recorded = bundle.load(folder, differing.__contains__) if differing else {}
         for name in differing:
             self.replayer.compare(name, position, recorded[name].numpy(), variables[name].numpy())
@@ -204,19 +202,12 @@ class Visit(DataSource):
         """Return what callbacks were told about the loop (epochs, steps)."""
         return {**self.start.get("params", {}), "verbose": 0}
 
-    def give_history(self, history: Any) -> Any:
-        """Make the loop's History the recorded one."""
-        recorded = self.manifest(self.replayer.checkpoint(self.loop, Kind.AFTER)).get("history")
-        if recorded is not None:
-            history.history, history.epoch = recorded["history"], recorded["epoch"]
-            history.params = recorded["params"]
-        return history
-
     def manifest(self, checkpoint: CheckpointRecord | None) -> dict[str, Any]:
         """Return what a checkpoint says of itself; nothing where there is none."""
         return {} if checkpoint is None else bundle.read_manifest(self.replayer.folder(checkpoint))
 
-    def _required(self, kind: Kind, epoch: int | None) -> CheckpointRecord:
+    def required(self, kind: Kind, epoch: int | None = None) -> CheckpointRecord:
+        """Return a checkpoint; ReplayError where there is none."""
         checkpoint = self.replayer.checkpoint(self.loop, kind, epoch)
         if checkpoint is None:
             what = kind.value if epoch is None else f"epoch {epoch}"

@@ -14,6 +14,7 @@ Each kind of data has its own way:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import xxhash
 from flor_keras import keras_internals
 from flor_keras.keras_internals import TrainingSteps
 from flor_keras.state.pickles import is_packable, pack
+from flor_keras.state.restore import read_python
 
 _LARGE_STATE_BYTES = 16 << 20
 _LARGE_BYTES = 64 << 20
@@ -60,6 +62,7 @@ class DataSource:
         self.order = order
         self.training: TrainingSteps | None = None
         self.why_inexact: str | None = None
+        self._why_lasting: str | None = None
         self._created = 0
         self._consumed = 0
         self._total = 0
@@ -101,7 +104,7 @@ class DataSource:
         try:
             return keras_internals.serialize_iterator(iterator)
         except Exception as error:  # noqa: BLE001 - any pipeline can refuse in its own way
-            self.why_inexact = f"the data pipeline's state cannot be saved ({str(error).splitlines()[0]})"
+            self._why_lasting = f"the data pipeline's state cannot be saved ({str(error).splitlines()[0]})"
             return None
 
     # -- positions ---------------------------------------------------------------------------------------------
@@ -118,6 +121,7 @@ class DataSource:
         if makes_next and self._ready is None:
             self._ready = self._new(training.make_iterator)
         state, consumed = self._fresh, self._consumed
+        self._note_repeat(training)
         if not makes_next and consumed and (midway := self._midway()) is not None:
             state, consumed = midway, 0
         return {
@@ -167,6 +171,15 @@ class DataSource:
         )
         return iterator
 
+    def _note_repeat(self, training: TrainingSteps) -> None:
+        """A fresh iterator that repeats an unseeded shuffle cannot be had again: note that, until the next position."""
+        is_unseeded = training.adapter_kind == "dataset" and keras_internals.global_seed() is None
+        self.why_inexact = self._why_lasting
+        if is_unseeded and not self._consumed and keras_internals.has_shuffle_below_repeat(training.dataset):
+            self.why_inexact = (
+                "the pipeline repeats an unseeded shuffle, whose first order is lost; call flor.seed() or seed it"
+            )
+
     def _midway(self) -> bytes | None:
         """Return the state of an iterator that goes on across epochs, None where it is not needed or too large.
 
@@ -180,7 +193,7 @@ class DataSource:
         state = self._serialized(self._current)
         self._is_midway_large = state is not None and len(state) > _LARGE_STATE_BYTES
         if self._is_midway_large:
-            self.why_inexact = (
+            self._why_lasting = (
                 "the shuffle buffer of the data pipeline is too large to keep; call flor.seed() or seed the shuffle"
             )
             return None
@@ -195,6 +208,12 @@ class DataSource:
             self._baseline = prints
         changed = [name for name, p in prints.items() if p is not None and self._baseline.get(name) != p]
         return {name: getattr(dataset, name) for name in changed}
+
+
+def recorded_order(folder: Path) -> OrderSeed | None:
+    """Return what a recorded loop shuffled its arrays from."""
+    data = read_python(folder)["data"]
+    return OrderSeed(data["order_seed"]) if data and data["order_seed"] is not None else None
 
 
 def _fingerprint(value: Any) -> str | None:

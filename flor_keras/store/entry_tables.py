@@ -65,6 +65,19 @@ class EntryTables(Connection):
                 ),
             )
 
+    def drop_entries_after(self, run: str, loop: int, epoch: int | None) -> None:
+        """Drop what was recorded after an epoch of a loop (None: from its beginning on) and outside of any epoch.
+
+        A run that is resumed there logs all of that again.
+        """
+        number = self._number(run)
+        with self._transaction() as connection:
+            connection.execute(
+                "DELETE FROM entries WHERE run = ? AND replay IS NULL AND "
+                "(loop IS NULL OR epoch IS NULL OR loop > ? OR (loop = ? AND epoch > ?))",
+                (number, loop, loop, -1 if epoch is None else epoch),
+            )
+
     def entries(
         self, run: str, names: Iterable[str] | None = None, recorded: bool | None = None
     ) -> list[Entry]:

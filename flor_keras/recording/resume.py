@@ -1,0 +1,86 @@
+"""Resuming a run that was interrupted or killed: where each of its loops stands, and how to get there.
+
+The program runs again from the top. Loops that were finished are skipped through their final state; the one that was
+under way goes on from its last checkpoint, in the same run; later ones have nothing to resume.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flor_keras.checkpoint import bundle
+from flor_keras.errors import UsageError
+from flor_keras.records import CheckpointRecord, Kind, RunRecord, Status
+from flor_keras.store.database import Store
+
+_ORDER = {Kind.START: 0, Kind.STEP: 1, Kind.EPOCH_END: 1, Kind.AFTER: 2}
+
+
+class Past:
+    """What a run had come to when it ended."""
+
+    def __init__(self, store: Path, run: str) -> None:
+        self.run = run
+        self._store = store
+        self._last: dict[int, CheckpointRecord] = {}
+        self._ends: dict[int, list[CheckpointRecord]] = {}
+        with Store.open(store) as opened:
+            for checkpoint in opened.checkpoints(run):
+                if checkpoint.error is None and (store / checkpoint.path).is_dir():
+                    self._add(checkpoint)
+
+    def _add(self, checkpoint: CheckpointRecord) -> None:
+        if checkpoint.kind is Kind.EPOCH_END:
+            self._ends.setdefault(checkpoint.loop, []).append(checkpoint)
+        last = self._last.get(checkpoint.loop)
+        if last is None or _rank(checkpoint) > _rank(last):
+            self._last[checkpoint.loop] = checkpoint
+
+    def last(self, loop: int) -> CheckpointRecord | None:
+        """Return the newest checkpoint of a loop, None if it had not begun."""
+        return self._last.get(loop)
+
+    def folder(self, checkpoint: CheckpointRecord) -> Path:
+        """Return where a checkpoint lies."""
+        return self._store / checkpoint.path
+
+    def history(self, loop: int, upto: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return (epoch, logs) of the epochs of a loop up to and including ``upto``, in order."""
+        ends = sorted((c for c in self._ends.get(loop, ()) if c.epoch <= upto), key=lambda c: c.epoch)
+        return [(c.epoch, bundle.read_manifest(self.folder(c)).get("logs", {})) for c in ends]
+
+    def where(self) -> tuple[int, int | None]:
+        """Return the loop that goes on and the last epoch of it that is done (None: none is)."""
+        unfinished = [loop for loop, last in self._last.items() if last.kind is not Kind.AFTER]
+        if not unfinished:
+            return len(self._last), None
+        loop = min(unfinished)
+        return loop, self._last[loop].epoch if self._last[loop].kind is Kind.EPOCH_END else None
+
+
+def _rank(checkpoint: CheckpointRecord) -> tuple[int, int]:
+    return _ORDER[checkpoint.kind], checkpoint.epoch
+
+
+def take_up(store: Path, ref: str, record: RunRecord) -> Past:
+    """Make a run that had ended one that is under way again, in this process.
+
+    Rows of what will be done again are dropped, so that none is there twice.
+
+    Raises:
+      UsageError: there is no such run, it is still under way, or it is finished.
+    """
+    with Store.open(store, create=True) as opened:
+        run = opened.run(ref)
+        if run.status is Status.RUNNING:
+            raise UsageError(f"Run {run.id} is still under way (process {run.pid}). Wait for it, or end it first.")
+        if run.status is Status.FINISHED:
+            raise UsageError(f"Run {run.id} is finished; there is nothing to resume. Run the script for a new run.")
+        past = Past(store, run.id)
+        opened.reopen_run(run.id, record)
+        opened.drop_entries_after(run.id, *past.where())
+        loop, epoch = past.where()
+        where = "its beginning" if epoch is None else f"the end of epoch {epoch}"
+        opened.add_event(run.id, "info", f"Resumed loop {loop} from {where}.")
+    return past
