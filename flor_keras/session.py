@@ -16,6 +16,7 @@ from flor_keras.errors import FlorError, UsageError
 from flor_keras.store import layout
 
 ARGS_VARIABLE = "FLOR_ARGS"
+RESUME_VARIABLE = "FLOR_RESUME"
 _FALSE = ("0", "false", "no", "off")
 _TRUE = ("1", "true", "yes", "on")
 
@@ -25,6 +26,9 @@ class Session(Protocol):
 
     def log(self, name: str, value: Any) -> None:
         """Take a value the program logs."""
+
+    def name_run(self, name: str) -> None:
+        """Take the name a `FlorKeras` gives the run, which something else may have begun."""
 
     def arg(self, name: str, value: Any, default: Any) -> Any:
         """Take an argument of the program with the value asked for now; return the value it is to use."""
@@ -50,31 +54,38 @@ def begin(session: Session | None) -> None:
     _current = session
 
 
-def ensure(store: str | Path | None = None, name: str | None = None) -> Session:
+def ensure(
+    store: str | Path | None = None, name: str | None = None, resume: str | None = None
+) -> Session:
     """Return the session of this process; begin recording into ``store`` if there is none yet.
+
+    The variable FLOR_RESUME names a run to resume, like ``resume``.
 
     Raises:
       StoreError: the store cannot be written.
       UsageError: the process records into another store already.
     """
     if _current is None:
-        begin(_recorder(store, name))
+        begin(_recorder(store, name, resume or os.environ.get(RESUME_VARIABLE)))
+        name = None
     elif store is not None and getattr(_current, "store", None) not in (None, layout.store_path(store)):
         raise UsageError(
             f"This program records into {_current.store} already and FlorKeras asks for {store}. "  # type: ignore[attr-defined]
             "Give every FlorKeras of one program the same store, or set FLOR_STORE."
         )
     assert _current is not None
+    if name is not None:
+        _current.name_run(name)
     return _current
 
 
-def _recorder(store: str | Path | None, name: str | None) -> Session:
+def _recorder(store: str | Path | None, name: str | None, resume: str | None) -> Session:
     from flor_keras.recording.recorder import Recorder
 
     script = main_script()
     folder = layout.store_path(store) if store is not None else layout.default_store(script)
     _print_errors_without_traceback()
-    return Recorder(folder, name, script)
+    return Recorder(folder, name, script, resume)
 
 
 def main_script() -> Path | None:

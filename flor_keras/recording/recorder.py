@@ -22,6 +22,7 @@ from flor_keras import origin
 from flor_keras.errors import FlorError
 from flor_keras.instrument.sources import project_root, project_sources
 from flor_keras.recording.journal import Journal
+from flor_keras.recording.sweep import sweep
 from flor_keras.records import Entry, Position, RunRecord, Status
 from flor_keras.store import layout
 from flor_keras.store.database import Store
@@ -34,10 +35,22 @@ _SCALARS = (float, int, str, bool)
 
 
 class Recorder:
-    """Records one run into one store. Raises StoreError when the store cannot be written, before anything runs."""
+    """Records one run into one store.
 
-    def __init__(self, store: Path, name: str | None, script: Path | None) -> None:
+    Args:
+      store: the store's folder; created if need be.
+      name: the run's name.
+      script: the program; None in an interactive session.
+      resume: the run to go on with, as a person names it; a new run if None.
+
+    Raises:
+      StoreError: the store cannot be written.
+      UsageError: there is no such run to resume.
+    """
+
+    def __init__(self, store: Path, name: str | None, script: Path | None, resume: str | None = None) -> None:
         self.store = store
+        self.past: Any = None
         self.run = secrets.token_hex(5)
         self.script = script
         self._pid = os.getpid()
@@ -49,15 +62,29 @@ class Recorder:
         self.position = Position()
         self.num_loops = 0
         self.is_seeded = False  # by flor.seed
-        with Store.open(store, create=True) as opened:
-            opened.begin_run(self._record(name))
-        folder = layout.run_folder(store, self.run)
-        folder.mkdir(parents=True, exist_ok=True)
-        origin.write(folder)
+        if resume is not None:
+            self._take_up(resume, name)
+        else:
+            self._begin(name)
         self.journal = Journal(store, self.run, self._tick, self.report)
         self._previous_excepthook = sys.excepthook
         sys.excepthook = self._on_exception
         atexit.register(self.close)
+
+    def _begin(self, name: str | None) -> None:
+        with Store.open(self.store, create=True) as opened:
+            opened.begin_run(self._record(name))
+            with contextlib.suppress(FlorError, OSError):  # what is left behind costs room and nothing else
+                sweep(opened)
+        folder = layout.run_folder(self.store, self.run)
+        folder.mkdir(parents=True, exist_ok=True)
+        origin.write(folder)
+
+    def _take_up(self, ref: str, name: str | None) -> None:
+        from flor_keras.recording.resume import take_up
+
+        self.past = take_up(self.store, ref, self._record(name))
+        self.run = self.past.run
 
     # -- what the program says ---------------------------------------------------------------------------------
 
@@ -76,6 +103,10 @@ class Recorder:
         self._args[name] = (value, default)
         self.journal.post(lambda store: store.add_args(self.run, {name: (value, default)}))
         return value
+
+    def name_run(self, name: str) -> None:
+        """Give the run a name, unless it has one."""
+        self.journal.post(lambda store: store.name_run(self.run, name))
 
     def move(self, position: Position) -> None:
         """Say where in the run the program is now."""

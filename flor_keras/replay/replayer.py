@@ -66,6 +66,9 @@ class Replayer:
     def _is_asked_step(self) -> bool:
         return self.plan.steps is None or self.position.step is None or self.position.step in self.plan.steps
 
+    def name_run(self, name: str) -> None:
+        """Leave the recorded run its name."""
+
     def arg(self, name: str, value: Any, default: Any) -> Any:
         """Return the value the argument had in the recorded run."""
         return self.plan.args.get(name, value)

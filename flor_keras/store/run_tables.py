@@ -73,6 +73,26 @@ class RunTables(Connection):
                 (status.value, time.time(), error, self._number(run)),
             )
 
+    def name_run(self, run: str, name: str) -> None:
+        """Give a run a name; one it has already stays."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE runs SET name = ? WHERE number = ? AND name IS NULL", (name, self._number(run))
+            )
+
+    def gone_runs(self) -> list[str]:
+        """Return the runs that are under way by their row and whose process is certainly gone, by id."""
+        sql = "SELECT id, pid, host, process_started FROM runs WHERE status = 'running'"
+        return [run for run, *process in self._rows(sql) if is_gone(*process)]
+
+    def mark_killed(self, run: str) -> None:
+        """Note for good that a run's process is gone; so far it was found out by each who read."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE runs SET status = 'killed' WHERE number = ? AND status = 'running'",
+                (self._number(run),),
+            )
+
     def runs(self, limit: int | None = None) -> list[RunRow]:
         """Return the runs, newest first; only the `limit` newest if given."""
         sql = f"SELECT {_RUN_COLUMNS} FROM runs ORDER BY started_at DESC, number DESC LIMIT ?"
