@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from flor_keras.reading import Checkpoint, Run, dataframe, run, runs
+    from flor_keras.seeding import seed
     from flor_keras.session import arg, log
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ _HOMES = {
         *("CheckpointError", "FlorError", "ReplayError", "StateError", "StoreError", "UsageError"),
     ),
     "flor_keras.reading": ("Checkpoint", "Run", "dataframe", "run", "runs"),
+    "flor_keras.seeding": ("seed",),
     "flor_keras.session": ("arg", "log"),
 }
 _HOME_BY_NAME = {name: home for home, names in _HOMES.items() for name in names}
@@ -51,6 +53,7 @@ __all__ = [
     "log",
     "run",
     "runs",
+    "seed",
 ]
 
 

@@ -364,6 +364,30 @@ def _has(dataset: Any, word: str) -> bool:
     return word in type(dataset).__name__ or any(_has(source, word) for source in inputs)
 
 
+def homes_of_random(name: str) -> list[tuple[Any, str]]:
+    """Return the modules, and the attribute there, where a function of `tf.random` is looked up.
+
+    `tf.nn.dropout`, `tf.image.random_…` and initializers take it from the module that defines it.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import random_ops
+
+    inner = {"categorical": name, "shuffle": "random_shuffle", "truncated_normal": name}.get(name, f"random_{name}")
+    return [(tf.random, name), (random_ops, inner)]
+
+
+def is_in_tf_data() -> bool:
+    """Whether the code that runs is being traced for a `tf.data` transformation, which names its graphs after it."""
+    import tensorflow as tf
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if str(getattr(graph, "name", "")).startswith("Dataset_"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def eager_random() -> Any:
     """Return TensorFlow's eager context, which holds the global seed and the state behind unseeded eager ops."""
     from tensorflow.python.eager import context

@@ -22,7 +22,9 @@ _TRUE = ("1", "true", "yes", "on")
 
 
 class Session(Protocol):
-    """What a Recorder and a Replayer have in common."""
+    """What a Recorder and a Replayer have in common. ``seed`` is that of `flor.seed`, if called."""
+
+    seed: int | None
 
     def log(self, name: str, value: Any) -> None:
         """Take a value the program logs."""

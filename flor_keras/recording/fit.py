@@ -213,7 +213,7 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     with recorder.shielded("Fingerprinting the data"):
         loop.fingerprint = data_fingerprint(call)
     give_callbacks(call, [_Front(loop), *loop.callbacks, flor])
-    order = order_seed(recorder.is_seeded) if last is None else recorded_order(loop.past.folder(last))
+    order = order_seed(recorder.seed, loop.loop) if last is None else recorded_order(loop.past.folder(last))
     loop.source = DataSource(order)
     flor.loop = loop
     try:
@@ -239,11 +239,16 @@ def _resume_at(call: keras_internals.FitCall, folder: Path, last: CheckpointReco
             call.arguments["epochs"] = last.epoch + 1
 
 
-def order_seed(is_seeded: bool) -> OrderSeed | None:
-    """Return what to shuffle arrays from; None where the program's own seed decides and Keras's way is kept."""
-    if keras_internals.global_seed() is not None and not is_seeded:
-        return None
-    return OrderSeed(secrets.randbits(31))
+def order_seed(seed: int | None, loop: int) -> OrderSeed | None:
+    """Return what to shuffle arrays from; None where the program's own seed decides and Keras's way is kept.
+
+    Args:
+      seed: that of `flor.seed`, if called.
+      loop: the loop; each has its own orders.
+    """
+    if seed is not None:
+        return OrderSeed(seed + (loop << 32))
+    return None if keras_internals.global_seed() is not None else OrderSeed(secrets.randbits(31))
 
 
 def give_callbacks(call: keras_internals.FitCall, callbacks: list[Any]) -> None:

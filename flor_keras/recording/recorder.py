@@ -61,7 +61,7 @@ class Recorder:
         self._checkpoints: Any = None
         self.position = Position()
         self.num_loops = 0
-        self.is_seeded = False  # by flor.seed
+        self.seed: int | None = None
         if resume is not None:
             self._take_up(resume, name)
         else:

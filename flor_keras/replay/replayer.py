@@ -38,6 +38,7 @@ class Replayer:
         self.held_back: list[str] = []
         self.causes: list[str] = []
         self.num_loops = 0
+        self.seed: int | None = None
         self.position = Position()
         self._replay = replay
         self._names = frozenset(plan.names)

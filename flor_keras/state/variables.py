@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flor_keras import keras_internals as internals
+from flor_keras.state import seeds
 
+FLOR_SEED = "flor/seed"
 GLOBAL_SEED = "keras/global_seed_generator"
 _LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "collections", "wrapt", "h5py", "pandas", "matplotlib")
 
@@ -49,10 +51,10 @@ def gather(roots: Mapping[str, Any]) -> State:
     walk.run()
     for name, root in roots.items():
         walk.add_reported(name, root)
-    generator = internals.global_seed_generator()
-    if generator is not None:
-        walk.add(GLOBAL_SEED, generator, is_metric=False)
-        walk.run()
+    for name, generator in ((GLOBAL_SEED, internals.global_seed_generator()), (FLOR_SEED, seeds.generator())):
+        if generator is not None:
+            walk.add(name, generator, is_metric=False)
+    walk.run()
     return walk.state
 
 
