@@ -343,6 +343,24 @@ def stateful_random_ops(model: Any) -> list[str]:
     return sorted(set(found))
 
 
+def pipeline_random_ops(dataset: Any) -> list[tuple[str, bool]]:
+    """Return the random ops inside a `tf.data` pipeline, and whether each draws in parallel, in no fixed order."""
+    found, todo, seen = set(), [dataset], set()
+    while todo:
+        source = todo.pop()
+        if id(source) in seen:
+            continue
+        seen.add(id(source))
+        todo += source._inputs() if hasattr(source, "_inputs") else []
+        is_parallel = "Parallel" in type(source).__name__
+        for wrapper in source._functions() if hasattr(source, "_functions") else []:
+            graph = getattr(getattr(wrapper, "function", None), "graph", None)
+            for op in graph.get_operations() if graph is not None else []:
+                if op.type in _STATEFUL_RANDOM:
+                    found.add((f"{op.type} ({_place_of(op)})", is_parallel))
+    return sorted(found)
+
+
 def _place_of(op: Any) -> str:
     """Return the line of the program that made an op: the innermost frame outside of installed packages."""
     frames = [frame for frame in op.traceback or () if "site-packages" not in frame.filename]

@@ -50,6 +50,13 @@ class Entry(NamedTuple):
     position: Position
 
 
+class Execution(NamedTuple):
+    """How `fit` executes training steps."""
+
+    steps_at_once: int = 1  # steps_per_execution
+    is_compiled: bool = False  # by XLA
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """What is known when a run begins."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flor_keras.errors import FlorError, UsageError
+from flor_keras.records import Execution, Position
 from flor_keras.store import layout
 
 ARGS_VARIABLE = "FLOR_ARGS"
@@ -25,9 +26,14 @@ class Session(Protocol):
     """What a Recorder and a Replayer have in common. ``seed`` is that of `flor.seed`, if called."""
 
     seed: int | None
+    position: Position
+    execution: Execution
 
-    def log(self, name: str, value: Any) -> None:
-        """Take a value the program logs."""
+    def log(self, name: str, value: Any, step_offset: int = 0) -> None:
+        """Take a value the program logs, ``step_offset`` steps after the current position."""
+
+    def report(self, message: str) -> None:
+        """Tell the person something once."""
 
     def name_run(self, name: str) -> None:
         """Take the name a `FlorKeras` gives the run, which something else may have begun."""
@@ -43,6 +49,7 @@ class Session(Protocol):
 
 
 _current: Session | None = None
+_is_hook_set = False
 
 
 def current() -> Session | None:
@@ -84,9 +91,9 @@ def ensure(
 def _recorder(store: str | Path | None, name: str | None, resume: str | None) -> Session:
     from flor_keras.recording.recorder import Recorder
 
+    _print_errors_without_traceback()
     script = main_script()
     folder = layout.store_path(store) if store is not None else layout.default_store(script)
-    _print_errors_without_traceback()
     return Recorder(folder, name, script, resume)
 
 
@@ -99,6 +106,11 @@ def main_script() -> Path | None:
 
 
 def _print_errors_without_traceback() -> None:
+    """Let our own errors end a program with their message alone; a second call does nothing more."""
+    global _is_hook_set
+    if _is_hook_set:
+        return
+    _is_hook_set = True
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -133,10 +145,32 @@ def _is_symbolic(value: Any) -> bool:
 def _log_from_graph(name: str, value: Any) -> None:
     import tensorflow as tf
 
+    session = _current or ensure()
+    if session.execution.is_compiled:
+        session.report(f"flor.log({name!r}) inside a step compiled by XLA is not recorded: replay computes it later.")
+        return
+    line = _TracedLine()
+
     def emit(eager: Any) -> None:
-        (_current or ensure()).log(name, eager.numpy())
+        session = _current or ensure()
+        session.log(name, eager.numpy(), line.step_offset(session))
 
     tf.py_function(emit, [value], [])
+
+
+class _TracedLine:
+    """A log line inside a graph. When several steps run at once, it counts which of them it is in."""
+
+    def __init__(self) -> None:
+        self._position: Position | None = None
+        self._count = 0
+
+    def step_offset(self, session: Session) -> int:
+        """Return the number of the step within the execution under way."""
+        is_same = self._position == session.position
+        self._position = session.position
+        self._count = self._count + 1 if is_same else 0
+        return self._count if session.execution.steps_at_once > 1 else 0
 
 
 def arg(name: str, default: Any = None) -> Any:
@@ -148,6 +182,7 @@ def arg(name: str, default: Any = None) -> Any:
     Raises:
       UsageError: the text given does not fit the type of the default.
     """
+    _print_errors_without_traceback()
     given = _given_args()
     value = _converted(name, given[name], default) if name in given else default
     return (_current or ensure()).arg(name, value, default)

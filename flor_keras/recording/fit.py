@@ -13,7 +13,7 @@ import keras
 from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.recording.recorder import Recorder
-from flor_keras.records import CheckpointRecord, Entry, Kind, LoopRecord, Position
+from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, LoopRecord, Position
 from flor_keras.state.callbacks import capture_callbacks, keyed, restore_callbacks
 from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint, recorded_order
 from flor_keras.state.random import capture_random, restore_random
@@ -107,6 +107,10 @@ class FitLoop:
             for name, value in logs.items():
                 history.history.setdefault(name, []).insert(at, value)
 
+    def outside_epochs(self) -> None:
+        """The loop is about to begin, or its last epoch is over; no other callback knows yet."""
+        self._recorder.move(Position(self.loop))
+
     def epoch_begin(self, epoch: int) -> None:
         """An epoch begins; no other callback knows yet."""
         self._give_history()
@@ -184,6 +188,12 @@ class _Front(keras.callbacks.Callback):
         super().__init__()
         self._loop = loop
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._loop.outside_epochs()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._loop.outside_epochs()
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._loop.epoch_begin(epoch)
 
@@ -209,13 +219,14 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
         return skip_fit(call, loop.past.folder(last))
     if last is not None:
         _resume_at(call, loop.past.folder(last), last)
-    loop.callbacks = [callback for callback in callbacks if not isinstance(callback, type(flor))]
+    loop.callbacks = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]
     with recorder.shielded("Fingerprinting the data"):
         loop.fingerprint = data_fingerprint(call)
     give_callbacks(call, [_Front(loop), *loop.callbacks, flor])
     order = order_seed(recorder.seed, loop.loop) if last is None else recorded_order(loop.past.folder(last))
     loop.source = DataSource(order)
     flor.loop = loop
+    recorder.execution = Execution(call.model.steps_per_execution, bool(call.model.jit_compile))
     try:
         with keras_internals.training_steps(loop.source, order.shuffle if order else None) as training:
             loop.source.training = training
@@ -226,6 +237,7 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
         raise
     finally:
         flor.loop = None
+        recorder.execution = Execution()
     recorder.succeed()
     loop.end(history, flor.overhead)
     return history

@@ -23,7 +23,7 @@ from flor_keras.errors import FlorError
 from flor_keras.instrument.sources import project_root, project_sources
 from flor_keras.recording.journal import Journal
 from flor_keras.recording.sweep import sweep
-from flor_keras.records import Entry, Position, RunRecord, Status
+from flor_keras.records import Entry, Execution, Position, RunRecord, Status
 from flor_keras.store import layout
 from flor_keras.store.database import Store
 from flor_keras.store.process import process_identity
@@ -62,6 +62,7 @@ class Recorder:
         self.position = Position()
         self.num_loops = 0
         self.seed: int | None = None
+        self.execution = Execution()
         if resume is not None:
             self._take_up(resume, name)
         else:
@@ -88,7 +89,7 @@ class Recorder:
 
     # -- what the program says ---------------------------------------------------------------------------------
 
-    def log(self, name: str, value: Any) -> None:
+    def log(self, name: str, value: Any, step_offset: int = 0) -> None:
         """Record a value at the current position; the program never waits for the disk."""
         if type(value) not in _SCALARS:
             try:
@@ -96,7 +97,10 @@ class Recorder:
             except FlorError as error:
                 self.report(f"flor.log({name!r}) was not recorded: {error}")
                 return
-        self.journal.entries.append(Entry(name, value, self.position))
+        position = self.position
+        if step_offset and position.step is not None:
+            position = position._replace(step=position.step + step_offset)
+        self.journal.entries.append(Entry(name, value, position))
 
     def arg(self, name: str, value: Any, default: Any) -> Any:
         """Record the value an argument of the program has in this run, and return it."""
@@ -169,6 +173,8 @@ class Recorder:
 
     def fail(self, error: BaseException) -> None:
         """Note that a loop, or the program, ended by ``error``."""
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return
         is_interrupt = isinstance(error, KeyboardInterrupt)
         self._status = Status.INTERRUPTED if is_interrupt else Status.FAILED
         self._error = f"{type(error).__name__}: {error}".rstrip(": ")

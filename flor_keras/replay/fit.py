@@ -15,7 +15,7 @@ import keras
 
 from flor_keras.checkpoint import bundle
 from flor_keras.keras_internals import FitCall, pythonify_logs, training_steps
-from flor_keras.records import Kind, Position
+from flor_keras.records import Execution, Kind, Position
 from flor_keras.replay.leads import leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
@@ -28,17 +28,18 @@ from flor_keras.state.skip import give_history, skip_fit
 def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any]) -> Any:
     """Make a recorded `fit` call again, as far as the plan needs it; return its recorded History."""
     visit = Visit(replayer, loop, call.model, callbacks)
-    if not visit.epochs:
+    if not visit.epochs and not replayer.plan.is_in_every_loop:
         return skip_fit(call, replayer.folder(visit.required(Kind.AFTER)))
     chosen = _choose(replayer, visit, callbacks)
     _check_data(visit, call)
     if visit.is_redone and replayer.plan.is_in_graph and call.model.jit_compile:
         call.model.jit_compile = False  # a value cannot leave a step that XLA compiled
         replayer.suspect("the recorded step was compiled by XLA, the replayed one was not")
+    replayer.execution = Execution(call.model.steps_per_execution, bool(call.model.jit_compile))
     arguments = call.arguments
     arguments["validation_freq"] = visit.validated_epochs(arguments.get("validation_freq", 1))
-    arguments["initial_epoch"] = visit.epochs[0]
-    arguments["epochs"] = visit.epochs[-1] + 1
+    arguments["initial_epoch"] = visit.epochs[0] if visit.epochs else 0
+    arguments["epochs"] = visit.epochs[-1] + 1 if visit.epochs else 0
     arguments["verbose"] = 0
     shuffle = visit.order.shuffle if visit.order else None
     with training_steps(visit, shuffle) as visit.training:
@@ -88,11 +89,11 @@ class _Visits(keras.callbacks.CallbackList):
     def on_train_begin(self, logs: Any = None) -> None:
         visit = self._visit
         assert visit.training is not None
-        visit.build(visit.training)
         visit.replayer.move(Position(visit.loop))
         if self._has("on_train_begin"):
             visit.restore(Kind.START)
         super().on_train_begin(logs)
+        visit.build(visit.training)
         visit.disturb()
         visit.training.is_armed = True
 

@@ -61,6 +61,7 @@ class Plan:
     epochs: dict[str, list[int]]  # by loop; what travels as JSON has text for keys
     num_loops: int
     steps: list[int] | None  # of each visited epoch; all if None
+    is_in_every_loop: bool  # an asked line stands where a loop begins or ends
     is_in_graph: bool  # an asked line stands in code that TensorFlow traces
     reaching: list[tuple[str, int]]  # functions that lead to an asked name: path from root, first line
     callbacks: str
@@ -119,6 +120,7 @@ def make_plan(store: Store, request: Request) -> Plan:
         epochs=_epochs(store, run, set(levels.values()), request.epochs),
         num_loops=len(loops),
         steps=_steps(loops, request.steps),
+        is_in_every_loop=any(_is_at_the_ends_of_loops(line) for line in lines),
         is_in_graph=any(_is_in_graph(line) for line in lines),
         reaching=reaching,
         callbacks=request.callbacks,
@@ -132,6 +134,11 @@ def _steps(loops: list[LoopRecord], asked: str | None) -> list[int] | None:
         return None
     known = [loop.steps for loop in loops if loop.steps]
     return parse_epochs(asked, range(max(known)) if known else range(1 << 20), "step")
+
+
+def _is_at_the_ends_of_loops(line: LogLine) -> bool:
+    words = line.function.qualname.split(".") if line.function is not None else []
+    return bool({"on_train_begin", "on_train_end"} & set(words))
 
 
 def _is_in_graph(line: LogLine) -> bool:

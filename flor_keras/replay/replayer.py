@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flor_keras.errors import ReplayError
-from flor_keras.records import CheckpointRecord, Entry, Kind, Position, Verdict
+from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, Position, Verdict
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.verify import Comparison
 from flor_keras.store.database import Store
@@ -39,6 +39,7 @@ class Replayer:
         self.causes: list[str] = []
         self.num_loops = 0
         self.seed: int | None = None
+        self.execution = Execution()
         self.position = Position()
         self._replay = replay
         self._names = frozenset(plan.names)
@@ -55,17 +56,22 @@ class Replayer:
 
     # -- what the program says ---------------------------------------------------------------------------------
 
-    def log(self, name: str, value: Any) -> None:
+    def log(self, name: str, value: Any, step_offset: int = 0) -> None:
         """Keep a value that was asked for; compare one that was recorded."""
-        value = plain(value)
-        key = (name, self.position)
-        if key in self._recorded:
-            self._here.compare(name, self.position, self._recorded[key], value)
-        if name in self._names and self._is_asked_step():
-            self._pending.append(Entry(name, value, self.position))
+        value, position = plain(value), self.position
+        if step_offset and position.step is not None:
+            position = position._replace(step=position.step + step_offset)
+        if (name, position) in self._recorded:
+            self._here.compare(name, position, self._recorded[name, position], value)
+        if name in self._names and self._is_asked(position.step):
+            self._pending.append(Entry(name, value, position))
 
-    def _is_asked_step(self) -> bool:
-        return self.plan.steps is None or self.position.step is None or self.position.step in self.plan.steps
+    def report(self, message: str) -> None:
+        """Leave the message in the worker's output."""
+        print(f"flor_keras: {message}")
+
+    def _is_asked(self, step: int | None) -> bool:
+        return self.plan.steps is None or step is None or step in self.plan.steps
 
     def name_run(self, name: str) -> None:
         """Leave the recorded run its name."""
@@ -108,6 +114,8 @@ class Replayer:
     def is_finished(self, loop: int) -> bool:
         """Whether nothing is needed of the program after this loop."""
         last = max((int(asked) for asked in self.plan.epochs), default=-1)
+        if self.plan.is_in_every_loop:
+            last = self.plan.num_loops - 1
         return not self.plan.is_to_the_end and loop >= last
 
     def checkpoint(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord | None:
@@ -155,5 +163,5 @@ class Replayer:
             "first_difference": None if first is None else {"name": first[0], "position": list(first[1])},
             "differing": self.comparison.differing,
             "held_back": self.held_back,
-            "causes": self.causes,
+            "causes": [] if self.comparison.verdict is Verdict.EXACT else self.causes,
         }

@@ -55,6 +55,16 @@ class OrderSeed:
         return tf.random.experimental.stateless_shuffle(indices, seed)
 
 
+def _why_random(dataset: Any, is_unseeded: bool) -> str | None:
+    """Return why random ops inside a pipeline draw other values in another process, None if they do not."""
+    for op, is_parallel in keras_internals.pipeline_random_ops(dataset):
+        if is_parallel:
+            return f"{op} draws in a parallel map, in no fixed order"
+        if is_unseeded:
+            return f"{op} draws without a seed inside the data pipeline; call flor.seed() or seed it"
+    return None
+
+
 class DataSource:
     """Stands between `fit` and its data: counts, and makes the next iterator early enough to keep its state."""
 
@@ -175,6 +185,8 @@ class DataSource:
         """A fresh iterator that repeats an unseeded shuffle cannot be had again: note that, until the next position."""
         is_unseeded = training.adapter_kind == "dataset" and keras_internals.global_seed() is None
         self.why_inexact = self._why_lasting
+        if training.adapter_kind == "dataset" and self._why_lasting is None:
+            self._why_lasting = self.why_inexact = _why_random(training.dataset, is_unseeded)
         if is_unseeded and not self._consumed and keras_internals.has_shuffle_below_repeat(training.dataset):
             self.why_inexact = (
                 "the pipeline repeats an unseeded shuffle, whose first order is lost; call flor.seed() or seed it"
