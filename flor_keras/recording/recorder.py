@@ -9,16 +9,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import platform
 import secrets
 import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from flor_keras import origin
+from flor_keras.environment import read_environment
 from flor_keras.errors import FlorError
 from flor_keras.instrument.sources import project_root, project_sources
 from flor_keras.recording.journal import Journal
@@ -29,8 +28,6 @@ from flor_keras.store.database import Store
 from flor_keras.store.process import process_identity
 from flor_keras.store.values import plain
 
-_KEPT_VARIABLES = ("PYTHONHASHSEED", "TF_", "CUDA_", "OMP_", "XLA_", "KERAS_", "OPENBLAS_", "MKL_")
-_VERSIONS = ("tensorflow", "keras", "numpy", "flor-keras")
 _SCALARS = (float, int, str, bool)
 
 
@@ -227,13 +224,8 @@ class Recorder:
 
 
 def _environment(script: Path | None) -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
-    for package in _VERSIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    kept = {key: value for key, value in os.environ.items() if key.startswith(_KEPT_VARIABLES)}
     root = str(project_root(script)) if script else None
-    return {"versions": versions, "variables": kept, "root": root, "module": _module_name()}
+    return {**read_environment(), "root": root, "module": _module_name()}
 
 
 def _module_name() -> str | None:

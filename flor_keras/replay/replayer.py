@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flor_keras.environment import differences, read_environment
 from flor_keras.errors import ReplayError
 from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, Position, Verdict
 from flor_keras.replay.plan import Plan
@@ -138,6 +139,12 @@ class Replayer:
         """Note why this replay may differ from the record."""
         if cause not in self.causes:
             self.causes.append(cause)
+
+    def suspect_environment(self) -> None:
+        """Note what of this machine and its packages is not as it was when the run was recorded."""
+        recorded = self._store.run(self.plan.run).environment
+        for difference in differences(recorded, read_environment()):
+            self.suspect(difference.sentence)
 
     def note_exact(self, count: int) -> None:
         """Count restored tensors, each compared with the hash it was recorded with."""

@@ -38,6 +38,7 @@ def main(words: list[str]) -> None:
         watch = guard.install(Path(scratch), allowed)
         guard.confine_writes(allowed)
     replayer = Replayer(plan, int(replay), tell)
+    replayer.suspect_environment()
     session.begin(replayer)
     quiet_program()
     origin.restore_on_import(layout.run_folder(Path(plan.store), plan.run))
