@@ -181,6 +181,27 @@ class StepSource(Protocol):
         """Return the steps of an epoch, given Keras's own."""
 
 
+def has_own_train_step(model: Any) -> bool:
+    """Whether a model's training step is the program's own, which may give its optimizer a part of the weights."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    return type(model).train_step is not TensorFlowTrainer.train_step
+
+
+@contextmanager
+def _own_optimizers_left(model: Any) -> Iterator[None]:
+    """Keep Keras from building the optimizer of a model with a training step of its own for all weights."""
+    optimizer = getattr(model, "optimizer", None)
+    is_left = optimizer is not None and not optimizer.built and has_own_train_step(model)
+    if is_left:
+        optimizer.built = True
+    try:
+        yield
+    finally:
+        if is_left:
+            optimizer.built = False
+
+
 class TrainingSteps:
     """The training iterator of a `fit` call, with a `StepSource` in its way once it is armed.
 
@@ -250,7 +271,7 @@ class TrainingSteps:
         import tensorflow as tf
 
         batch = self.owner._distributed_dataset.element_spec
-        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
+        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError), _own_optimizers_left(model):
             model._symbolic_build(data_batch=batch)
         if not set(recorded) <= set(known()):
 

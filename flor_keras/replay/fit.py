@@ -29,7 +29,9 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     """Make a recorded `fit` call again, as far as the plan needs it; return its recorded History."""
     visit = Visit(replayer, loop, call.model, callbacks)
     if not visit.epochs and not replayer.plan.is_in_every_loop:
-        return skip_fit(call, replayer.folder(visit.required(Kind.AFTER)))
+        after = replayer.folder(visit.required(Kind.AFTER))
+        replayer.note_exact(len(bundle.read_manifest(after)["tensors"]))
+        return skip_fit(call, after)
     chosen = _choose(replayer, visit, callbacks)
     _check_data(visit, call)
     if visit.is_redone and replayer.plan.is_in_graph and call.model.jit_compile:

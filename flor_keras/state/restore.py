@@ -87,7 +87,7 @@ def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> No
     state = gather(roots)
     for name, optimizer in state.optimizers.items():
         if not optimizer.built and (owners := _slot_owners(name, values, state, roots)):
-            optimizer.build(owners)  # a further one, which only the program's own training step uses
+            optimizer.build(owners)  # what the program's own training step gives to each, only it knows
 
 
 def _slot_owners(
@@ -111,7 +111,8 @@ def _unbuilt_optimizers(roots: Mapping[str, Any]) -> dict[str, tuple[Any, list[A
     found = {}
     for name, root in roots.items():
         optimizer = getattr(root, "optimizer", None)
-        if isinstance(root, keras.Model) and optimizer is not None and root.built and not optimizer.built:
+        is_unbuilt = optimizer is not None and not optimizer.built
+        if isinstance(root, keras.Model) and is_unbuilt and root.built and not keras_internals.has_own_train_step(root):
             found[f"{name}/optimizer"] = (optimizer, root.trainable_variables)
     return found
 
