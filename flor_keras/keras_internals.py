@@ -93,6 +93,16 @@ def global_seed_generator() -> Any | None:
     return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
 
 
+def read(variable: Any) -> Any:
+    """Return a variable's value as an eager tensor.
+
+    The public ``read_value`` also watches gradient tapes and adds an identity op, six times the cost of the read itself.
+    """
+    from tensorflow.python.ops.gen_resource_variable_ops import read_variable_op
+
+    return read_variable_op(variable.handle, variable.dtype)
+
+
 def memory_of(tensor: Any) -> Any:
     """Return an eager tensor as a NumPy array that shares its memory where that lies on the CPU.
 
@@ -350,7 +360,7 @@ def stateful_random_ops(model: Any) -> list[str]:
 
     Such state can be neither read nor put back. Graphs are searched through the functions they call.
     """
-    traced = getattr(model.train_function, "_list_all_concrete_functions", list)()
+    traced = [f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()]
     todo, seen, found = [function.graph for function in traced], set(), []
     while todo:
         graph = todo.pop()
@@ -387,6 +397,34 @@ def _place_of(op: Any) -> str:
     frames = [frame for frame in op.traceback or () if "site-packages" not in frame.filename]
     ours = [frame for frame in frames if "flor_keras" not in frame.filename.replace("\\", "/").split("/")]
     return f"{ours[-1].filename}:{ours[-1].lineno}" if ours else op.name
+
+
+def _traceable(function: Any) -> list[Any]:
+    """Return the `tf.function` objects a training function is made of: it is a closure over them."""
+    todo, seen, found = [function], set(), []
+    while todo:
+        current = todo.pop()
+        if id(current) in seen or current is None:
+            continue
+        seen.add(id(current))
+        if hasattr(current, "_list_all_concrete_functions"):
+            found.append(current)
+            todo.append(current.python_function)
+        for cell in getattr(current, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                if callable(cell.cell_contents):
+                    todo.append(cell.cell_contents)
+    return found
+
+
+def source_tensors(dataset: Any) -> list[Any]:
+    """Return the tensors a `tf.data` pipeline was made from (`from_tensor_slices`); none where it reads elsewhere."""
+    found, todo = [], [dataset]
+    while todo:
+        source = todo.pop()
+        found += [t for t in getattr(source, "_tensors", None) or [] if hasattr(t, "_numpy_internal")]
+        todo += source._inputs() if hasattr(source, "_inputs") else []
+    return found
 
 
 def has_shuffle_below_repeat(dataset: Any) -> bool:

@@ -6,6 +6,7 @@ thread pools do not survive a fork. It leaves by ``os._exit``, so that nothing t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -25,11 +26,14 @@ NICENESS = 10
 
 
 class Job(NamedTuple):
-    """One checkpoint to write. The tensors of ``layout`` lie in the arena, small things and text travel in the message."""
+    """One checkpoint to write. The tensors of ``layout`` lie in the arena, small things and text travel in the message.
+
+    On the way to the worker ``layout`` is None: it has the one that was sent last.
+    """
 
     number: int
     folder: str
-    layout: Layout
+    layout: Layout | None
     small: dict[str, tuple[str, tuple[int, ...], np.ndarray]]  # name -> (dtype, shape, content), e.g. text
     manifest: dict[str, Any]
     files: dict[str, bytes]
@@ -79,22 +83,30 @@ def _detach(connection: Connection, log_path: str) -> None:
     os.closerange(3, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
     os.nice(NICENESS)
+    if hasattr(os, "SCHED_BATCH"):  # else the worker takes the trainer's core the moment it is given a job
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _serve(connection: Connection) -> None:
     arena: Arena | None = None
+    layout = Layout((), 0)
     while True:
         message = connection.recv()
         if isinstance(message, NewArena):
             arena = Arena.attach(recv_handle(connection))
+        elif isinstance(message, Layout):
+            layout = message
         elif isinstance(message, Job):
-            connection.send(_write(message, arena))
+            connection.send(_write(message._replace(layout=layout), arena))
         else:
             return
 
 
 def _write(job: Job, arena: Arena | None) -> Done:
-    signal.alarm(max(1, int(job.deadline_secs)))  # should the trainer die meanwhile, nobody else would end a hang
+    signal.alarm(
+        max(1, int(job.deadline_secs))
+    )  # should the trainer die meanwhile, nobody else would end a hang
     cpu, wall = time.process_time(), time.perf_counter()
     num_bytes, error = 0, None
     try:
@@ -108,6 +120,6 @@ def _write(job: Job, arena: Arena | None) -> Done:
 def contents(job: Job, arena: Arena | None) -> list[bundle.Content]:
     """Return what a job writes; the trainer uses this too when it writes in line."""
     found = []
-    if arena is not None:
+    if arena is not None and job.layout is not None:
         found = [bundle.Content(s.name, s.dtype, s.shape, arena.view(s)) for s in job.layout.slots]
     return found + [bundle.Content(name, *content) for name, content in job.small.items()]

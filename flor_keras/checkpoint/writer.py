@@ -67,6 +67,7 @@ class Writer:
         self._arena: Arena | None = None
         self._pid: int | None = None
         self._connection: Connection | None = None
+        self._known_layout: Layout | None = None  # the one the worker has
         self._pending: Job | None = None
         self._pending_until = 0.0
         self._failures = 0
@@ -163,7 +164,7 @@ class Writer:
             if pid == 0:
                 worker.run(theirs, regions, log_path)
         theirs.close()
-        self._pid, self._connection = pid, ours
+        self._pid, self._connection, self._known_layout = pid, ours, None
         _limit_sending(ours, deadline_secs(0))
         if self._arena is not None:
             self._announce_arena()
@@ -178,7 +179,7 @@ class Writer:
         assert self._connection is not None
         folder = self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
         small = {"handshake": ("string", (1,), np.array([b"flor_keras"], dtype=object))}
-        self._connection.send(Job(-1, str(folder), Layout((), 0), small, {}, {}, HANDSHAKE_SECS))
+        self._connection.send(Job(-1, str(folder), None, small, {}, {}, HANDSHAKE_SECS))
         try:
             if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):
                 raise OSError("no answer to the handshake")
@@ -227,7 +228,10 @@ class Writer:
         assert self._connection is not None
         self._pending_until = time.monotonic() + job.deadline_secs
         try:
-            self._connection.send(job)
+            if job.layout is not self._known_layout:  # long for many variables, and mostly the same each time
+                self._connection.send(job.layout)
+                self._known_layout = job.layout
+            self._connection.send(job._replace(layout=None))
         except OSError as error:
             if not isinstance(error, BlockingIOError):  # that is a send out of time: it hangs
                 self._pending_until = 0.0

@@ -14,9 +14,10 @@ from flor_keras.checkpoint.writer import Writer, job_for
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.state import pickles
 from flor_keras.state.capture import Snapshot, small_contents
+from flor_keras.state.gathering import Gatherer
 from flor_keras.state.pickles import pack, signature
 from flor_keras.state.restore import ARRAYS
-from flor_keras.state.variables import State, gather
+from flor_keras.state.variables import State
 from flor_keras.store import layout
 
 
@@ -53,6 +54,7 @@ class Checkpoints:
         self._store = store
         self._run = run
         self._on_row = on_row
+        self._gatherer = Gatherer()
         self._snapshot: Snapshot | None = None
         self._number = 0
         self._taken: dict[int, tuple[Position, Kind, float]] = {}
@@ -79,7 +81,7 @@ class Checkpoints:
           manifest: plain data to keep with the checkpoint, readable without unpickling.
         """
         began = time.perf_counter()
-        state = gather(roots)
+        state = self._gatherer.gather(roots)
         pickled, packed = pack(python)
         arrays = {f"{ARRAYS}/{number}": array for number, array in enumerate(packed)}
         snapshot = self._snapshot_of(state, arrays)

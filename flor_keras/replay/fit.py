@@ -73,8 +73,9 @@ def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> list[Any]
 def _check_data(visit: Visit, call: FitCall) -> None:
     """Say so if the program has other data than when it was recorded; nothing else could be exact then."""
     recorded = visit.start.get("fingerprint")
-    if recorded is not None and visit.epochs and data_fingerprint(call) != recorded:
-        visit.replayer.suspect("data differ: the arrays given to fit are not those that were recorded")
+    if recorded is not None and data_fingerprint(call) != recorded:
+        visit.replayer.is_other_data = True
+        visit.replayer.suspect("data differ: what fit was given is not what was recorded")
 
 
 class _Visits(keras.callbacks.CallbackList):

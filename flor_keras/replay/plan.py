@@ -206,8 +206,9 @@ def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) ->
     if not levels & {Level.EPOCH, Level.EVAL, Level.STEP}:
         return {}
     available: dict[int, list[int]] = {loop.loop: [] for loop in store.loops(run.id)}
+    is_redone = Level.STEP in levels  # from the nearest checkpoint before, so that the epoch's own need not be there
     for checkpoint in store.checkpoints(run.id):
-        if checkpoint.kind is Kind.EPOCH_END and checkpoint.error is None:
+        if checkpoint.kind is Kind.EPOCH_END and (is_redone or checkpoint.error is None):
             available[checkpoint.loop].append(checkpoint.epoch)
     if not any(available.values()):
         raise UsageError(

@@ -38,6 +38,7 @@ class Replayer:
         self.comparison = Comparison()
         self.held_back: list[str] = []
         self.causes: list[str] = []
+        self.is_other_data = False  # the program has other data than when it was recorded
         self.num_loops = 0
         self.seed: int | None = None
         self.execution = Execution()
@@ -64,15 +65,18 @@ class Replayer:
             position = position._replace(step=position.step + step_offset)
         if (name, position) in self._recorded:
             self._here.compare(name, position, self._recorded[name, position], value)
-        if name in self._names and self._is_asked(position.step):
+        if name in self._names and self._is_asked(position):
             self._pending.append(Entry(name, value, position))
 
     def report(self, message: str) -> None:
         """Leave the message in the worker's output."""
         print(f"flor_keras: {message}")
 
-    def _is_asked(self, step: int | None) -> bool:
-        return self.plan.steps is None or step is None or step in self.plan.steps
+    def _is_asked(self, position: Position) -> bool:
+        """Whether a position is one of the asked; an epoch may be redone only to get to the next."""
+        asked = self.plan.epochs.get(str(position.loop))
+        is_epoch = position.epoch is None or asked is None or position.epoch in asked
+        return is_epoch and (self.plan.steps is None or position.step is None or position.step in self.plan.steps)
 
     def name_run(self, name: str) -> None:
         """Leave the recorded run its name."""
@@ -152,12 +156,17 @@ class Replayer:
 
     def flush(self) -> None:
         """Store the hindsight entries so far, with what comparing gave where they were computed."""
-        verdict = Verdict.APPROXIMATE if self.plan.is_changed else self._here.verdict
+        verdict = self._verdict(self._here)
         if self._pending:
             self._store.add_entries(self.plan.run, self._pending, replay=self._replay, verdict=verdict)
             self.num_entries += len(self._pending)
         self.comparison.add(self._here)
         self._pending, self._here = [], Comparison()
+
+    def _verdict(self, comparison: Comparison) -> Verdict:
+        """What comparing gave, unless the program or its data are not those of the record."""
+        is_other = self.plan.is_changed or self.is_other_data
+        return Verdict.APPROXIMATE if is_other else comparison.verdict
 
     def report(self) -> dict[str, Any]:
         """Return what this replay did and found, as plain data."""
@@ -165,10 +174,10 @@ class Replayer:
         return {
             "num_entries": self.num_entries,
             "num_compared": self.comparison.num_compared,
-            "verified": (Verdict.APPROXIMATE if self.plan.is_changed else self.comparison.verdict).value,
+            "verified": self._verdict(self.comparison).value,
             "max_abs_diff": self.comparison.max_abs_diff if self.comparison.num_compared else None,
             "first_difference": None if first is None else {"name": first[0], "position": list(first[1])},
             "differing": self.comparison.differing,
             "held_back": self.held_back,
-            "causes": [] if self.comparison.verdict is Verdict.EXACT else self.causes,
+            "causes": [] if self._verdict(self.comparison) is Verdict.EXACT else self.causes,
         }

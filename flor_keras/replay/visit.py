@@ -9,7 +9,7 @@ from typing import Any
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import ReplayError
 from flor_keras.instrument.levels import Level
-from flor_keras.keras_internals import TrainingSteps, stateful_random_ops
+from flor_keras.keras_internals import TrainingSteps, global_seed, stateful_random_ops
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.state.callbacks import keyed, restore_callbacks
@@ -41,7 +41,20 @@ class Visit(DataSource):
         self._restored: str | None = None
         self._transient: State | None = None
         self.start = self.manifest(replayer.checkpoint(loop, Kind.START))
+        if self.is_redone:
+            self.epochs = self._with_lead_in(self.epochs)
+        self._redone_to: int | None = None  # the epoch this process has redone to its end
         super().__init__(self._recorded_order() if self.is_redone else None)
+
+    def _with_lead_in(self, asked: Sequence[int]) -> list[int]:
+        """Return the epochs to redo: the asked ones, and those between them and the nearest checkpoint before."""
+        first = self.start.get("position", {}).get("epoch", 0)
+        needed = set(asked)
+        for epoch in asked:
+            while epoch > first and self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1) is None:
+                epoch -= 1
+                needed.add(epoch)
+        return sorted(needed)
 
     # -- which epochs ------------------------------------------------------------------------------------------
 
@@ -119,12 +132,11 @@ class Visit(DataSource):
 
     def resume_before(self, epoch: int) -> None:
         """Put everything into the state an epoch begins with: model, callbacks, data and random states."""
+        is_there = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1) is not None
+        if not is_there and self._redone_to == epoch - 1:
+            self._go_on(epoch)
+            return
         checkpoint = self.before(epoch)
-        if checkpoint.kind is Kind.START and epoch != self.start["position"]["epoch"]:
-            raise ReplayError(
-                f"The run has no checkpoint of the end of epoch {epoch - 1}, which epoch {epoch} would be redone from. "
-                "Ask for other epochs; `flor-keras show` lists what there is."
-            )
         self._restored = None
         self.restore_before(epoch)
         self._model.reset_metrics()
@@ -136,6 +148,15 @@ class Visit(DataSource):
         self._model.stop_training = False
         for cause in self.manifest(checkpoint).get("inexact", ()):
             self.replayer.suspect(cause)
+
+    def _go_on(self, epoch: int) -> None:
+        """Begin an epoch where this process stands; what the order of unseeded data came from is not there."""
+        assert self.training is not None
+        if self.training.adapter_kind == "dataset" and global_seed() is None:
+            self.replayer.suspect(
+                f"the checkpoint of the end of epoch {epoch - 1}, which holds the order of the data in epoch {epoch}, "
+                "is missing"
+            )
 
     def disturb(self) -> None:
         """Note that the program has computed with the model, so that its state has to be restored again."""
@@ -177,6 +198,7 @@ class Visit(DataSource):
 
     def compare_state(self, epoch: int) -> None:
         """Compare every variable after a redone epoch with its checkpoint, bit for bit."""
+        self._redone_to = epoch
         checkpoint = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)
         if checkpoint is None:
             return

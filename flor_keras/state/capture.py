@@ -26,9 +26,13 @@ class Snapshot:
     """
 
     def __init__(self, state: State, arrays: Mapping[str, np.ndarray]) -> None:
+        self._state = state
         self._variables = dict(state.variables)
         self._arrays = _shapes(arrays)
-        numeric = {name: v for name, v in self._variables.items() if not _is_string(v)}
+        self._texts = {name: v for name, v in self._variables.items() if _is_string(v)}
+        self._arena: Arena | None = None
+        self._destinations: list[np.ndarray] = []
+        numeric = {name: v for name, v in self._variables.items() if name not in self._texts}
         self.layout: Layout = lay_out(
             [
                 *((n, v.dtype.base_dtype.name, tuple(v.shape), _num_bytes(v)) for n, v in numeric.items()),
@@ -39,13 +43,17 @@ class Snapshot:
     def is_of(self, state: State, arrays: Mapping[str, np.ndarray]) -> bool:
         """Whether ``state`` is made of the very same variables, and ``arrays`` are of the same shapes."""
         ours, theirs = self._variables, state.variables
-        is_same = len(ours) == len(theirs) and all(ours.get(name) is v for name, v in theirs.items())
+        is_same = state is self._state or (
+            len(ours) == len(theirs) and all(ours.get(name) is v for name, v in theirs.items())
+        )
         return is_same and self._arrays == _shapes(arrays)
 
     def copy_into(self, arena: Arena, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy every variable's bytes into its slot."""
-        for slot in self.layout.slots:
-            np.copyto(arena.view(slot), self._bytes(slot.name, arrays))
+        if arena is not self._arena:
+            self._arena, self._destinations = arena, [arena.view(slot) for slot in self.layout.slots]
+        for destination, slot in zip(self._destinations, self.layout.slots, strict=True):
+            np.copyto(destination, self._bytes(slot.name, arrays))
 
     def contents(self, arrays: Mapping[str, np.ndarray]) -> list[Content]:
         """Return the tensors themselves, to be written before training goes on."""
@@ -58,7 +66,7 @@ class Snapshot:
 
     def strings(self) -> list[Content]:
         """Return the variables that hold text; they travel in the message, like tables."""
-        return [content_of(n, v.read_value()) for n, v in self._variables.items() if _is_string(v)]
+        return [content_of(name, variable.read_value()) for name, variable in self._texts.items()]
 
 
 def small_contents(state: State, snapshot: Snapshot) -> list[Content]:
@@ -79,7 +87,7 @@ def _content_of_array(name: str, array: np.ndarray) -> Content:
 
 def bytes_of(variable: Any) -> np.ndarray:
     """Return a variable's bytes, shape (num_bytes,), in the variable's own memory where that lies on the CPU."""
-    array = np.asarray(internals.memory_of(variable.read_value()))
+    array: np.ndarray = internals.memory_of(internals.read(variable))
     return array.reshape(-1).view(np.uint8)
 
 

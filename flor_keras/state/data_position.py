@@ -123,13 +123,18 @@ class DataSource:
         """Return where the data stand between two epochs.
 
         Args:
-          goes_on: another epoch follows. Its iterator is then made here and now, a moment before Keras would.
+          goes_on: another epoch follows. Its iterator is then made here and now, a moment before Keras would,
+            unless nothing of it has to be kept.
         """
         training = self.training
         assert training is not None
         makes_next = goes_on and training.creates_next
-        if makes_next and self._ready is None:
+        created = self._created
+        if makes_next and training.adapter_kind == "array":
+            created, self._consumed = created + 1, 0  # its number is all there is to know about the next one
+        elif makes_next and self._ready is None:
             self._ready = self._new(training.make_iterator)
+            created = self._created
         state, consumed = self._fresh, self._consumed
         self._note_repeat(training)
         if not makes_next and consumed and (midway := self._midway()) is not None:
@@ -137,7 +142,7 @@ class DataSource:
         return {
             "kind": training.adapter_kind,
             "order_seed": None if self.order is None else self.order.seed,
-            "created": self._created,
+            "created": created,
             "consumed": consumed,
             "total": self._total,
             "state": state,
@@ -241,11 +246,21 @@ def _fingerprint(value: Any) -> str | None:
 
 
 def data_fingerprint(call: keras_internals.FitCall) -> str | None:
-    """Return one hash over all arrays a `fit` call was given, None where there are none to hash."""
+    """Return one hash over the arrays a `fit` call was given, None where there are none to hash.
+
+    Of a `tf.data` pipeline, the tensors it was made from count.
+    """
     import keras
+    import tensorflow as tf
 
     given = [call.arguments.get(name) for name in ("x", "y", "sample_weight", "validation_data")]
-    arrays = [value for value in keras.tree.flatten(given) if isinstance(value, np.ndarray)]
+    arrays = []
+    for value in keras.tree.flatten(given):
+        if isinstance(value, tf.data.Dataset):
+            arrays += [keras_internals.memory_of(t) for t in keras_internals.source_tensors(value)]
+        elif isinstance(value, np.ndarray):
+            arrays.append(value)
+    arrays = [np.asarray(array) for array in arrays]
     if not arrays or any(array.dtype.hasobject for array in arrays):
         return None
     digest = xxhash.xxh3_64()

@@ -13,6 +13,7 @@ import os
 import pickle
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,11 @@ def check(path: Path, data: bytes, signed: str | None) -> None:
 
 
 def _key() -> bytes:
-    path = _key_path()
+    return _read_key(_key_path())
+
+
+@cache
+def _read_key(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:

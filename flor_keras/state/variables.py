@@ -12,6 +12,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from flor_keras import keras_internals as internals
@@ -45,51 +46,70 @@ class State:
 
 def gather(roots: Mapping[str, Any]) -> State:
     """Walk from ``roots`` (name to object) and return every variable and table that can be reached."""
-    walk = _Walk()
-    for name, root in roots.items():
-        walk.add(name, root, is_metric=False)
-    walk.run()
-    for name, root in roots.items():
-        walk.add_reported(name, root)
-    for name, generator in ((GLOBAL_SEED, internals.global_seed_generator()), (FLOR_SEED, seeds.generator())):
-        if generator is not None:
-            walk.add(name, generator, is_metric=False)
-    walk.run()
-    return walk.state
+    return Walk(roots).state
 
 
-class _Walk:
-    def __init__(self) -> None:
+def generators() -> dict[str, Any]:
+    """Return the global seed generators by name, None where nothing has used them."""
+    return {GLOBAL_SEED: internals.global_seed_generator(), FLOR_SEED: seeds.generator()}
+
+
+def reported(root: Any) -> list[Any]:
+    """Return the variables Keras itself lists of a layer or model; none of another object."""
+    import keras
+
+    if not isinstance(root, keras.layers.Layer):
+        return []
+    return [*root.variables, *getattr(root, "metrics_variables", ())]
+
+
+class Walk:
+    """One walk from ``roots`` (name to object).
+
+    Attributes:
+      state: what it found.
+      visited: the objects whose attributes, items or value it looked at.
+    """
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
         self.state = State()
+        self.visited: list[Any] = []
         self._queue: deque[tuple[str, Any, bool]] = deque()
         self._late: deque[tuple[str, Any, bool]] = deque()
         self._seen: dict[int, Any] = {}  # keeps what was seen alive, ids are reused otherwise
         self._name_of: dict[int, str] = {}  # native variable -> name
+        for name, root in roots.items():
+            self._add(name, root, is_metric=False)
+        self._run()
+        for name, root in roots.items():
+            self._add_reported(name, root)
+        for name, generator in generators().items():
+            if generator is not None:
+                self._add(name, generator, is_metric=False)
+        self._run()
 
-    def add(self, name: str, value: Any, is_metric: bool) -> None:
-        if id(value) in self._seen or _is_plain(value):
+    def _add(self, name: str, value: Any, is_metric: bool) -> None:
+        if id(value) in self._seen or is_plain(value):
             return
         self._seen[id(value)] = value
         self._queue.append((name, value, is_metric))
 
-    def run(self) -> None:
+    def _run(self) -> None:
         while self._queue or self._late:
             name, value, is_metric = (self._queue or self._late).popleft()
             self._visit(name, value, is_metric)
 
-    def add_reported(self, name: str, root: Any) -> None:
+    def _add_reported(self, name: str, root: Any) -> None:
         """Add what Keras itself lists and the walk did not reach, so that nothing Keras knows is ever lost."""
-        import keras
-
-        if isinstance(root, keras.layers.Layer):
-            for variable in (*root.variables, *getattr(root, "metrics_variables", ())):
-                self.add(f"{name}/variables/{variable.path}", variable, is_metric=False)
-            self.run()
+        for variable in reported(root):
+            self._add(f"{name}/variables/{variable.path}", variable, is_metric=False)
+        self._run()
 
     def _visit(self, name: str, value: Any, is_metric: bool) -> None:
         import keras
         import tensorflow as tf
 
+        self.visited.append(value)
         if isinstance(value, keras.Variable):
             native = internals.native_variable(value)
             if native is not None:
@@ -102,7 +122,7 @@ class _Walk:
             self._note_table(name, value)
             is_metric = is_metric or isinstance(value, keras.metrics.Metric)
             for key, child in _children(value):
-                self.add(f"{name}/{key}", child, is_metric)
+                self._add(f"{name}/{key}", child, is_metric)
 
     def _found(self, name: str, variable: Any, is_metric: bool) -> None:
         if id(variable) in self._name_of:
@@ -131,15 +151,16 @@ class _Walk:
         targets = list(getattr(optimizer, "_trainable_variables", []))
         for key, child in _children(optimizer):
             if key != "_trainable_variables" and _is_slot_list(child, targets):
+                self.visited.append(child)
                 for target, slot in zip(targets, child, strict=True):
                     if slot is not None:
                         owner = self._name_of.get(id(internals.native_variable(target)), target.path)
-                        self.add(f"{name}/{key}/{owner}", slot, is_metric=False)
-                self._drain_slots()
+                        self._add(f"{name}/{key}/{owner}", slot, is_metric=False)
+                self._drainslots_of()
             else:
-                self.add(f"{name}/{key}", child, is_metric=False)
+                self._add(f"{name}/{key}", child, is_metric=False)
 
-    def _drain_slots(self) -> None:
+    def _drainslots_of(self) -> None:
         while self._queue:
             self._visit(*self._queue.popleft())
 
@@ -158,7 +179,8 @@ class _Walk:
             self._seen[id(idf_weights)] = idf_weights  # a variable that is part of the table
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether a walk ends at ``value`` without a look at it."""
     return value is None or isinstance(value, str | bytes | int | float | complex | bool | type) or callable_only(value)
 
 
@@ -183,7 +205,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _items(value)
     elif isinstance(value, set | frozenset):
         yield from _items(sorted(value, key=lambda item: str(getattr(item, "path", getattr(item, "name", item)))))
-    elif _is_walked(value):
+    elif is_walked(value):
         yield from _attributes(value)
 
 
@@ -206,12 +228,8 @@ def _items(values: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    attributes = dict(getattr(value, "__dict__", None) or {})
-    for slot in _slots(type(value)):
-        if hasattr(value, slot):
-            attributes.setdefault(slot, getattr(value, slot))
     late = []
-    for key, child in attributes.items():
+    for key, child in attributes_of(value).items():
         if key in internals.DEFERRED_ATTRIBUTES:
             late.append((key, child))
         elif key not in internals.SKIPPED_ATTRIBUTES:
@@ -219,13 +237,23 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from late
 
 
-def _slots(cls: type) -> Iterator[str]:
-    for base in cls.__mro__:
-        names = base.__dict__.get("__slots__", ())
-        yield from (names,) if isinstance(names, str) else names
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, those in slots included."""
+    attributes = dict(getattr(value, "__dict__", None) or {})
+    for slot in slots_of(type(value)):
+        if hasattr(value, slot):
+            attributes.setdefault(slot, getattr(value, slot))
+    return attributes
 
 
-def _is_walked(value: Any) -> bool:
+@cache
+def slots_of(cls: type) -> list[str]:
+    """Return the names of the slots of a class and its bases."""
+    declared = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
+    return [name for names in declared for name in ((names,) if isinstance(names, str) else names)]
+
+
+def is_walked(value: Any) -> bool:
     """Keras and TensorFlow objects that can hold state, and objects of the program's own classes."""
     import tensorflow as tf
 
