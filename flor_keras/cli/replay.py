@@ -60,6 +60,7 @@ _LISTED = 8
 @click.pass_context
 def replay(
     context: click.Context,
+    /,
     script: Path,
     names: tuple[str, ...],
     is_dry: bool,

@@ -54,7 +54,8 @@ class Recorder:
         self._told: set[str] = set()
         self._args: dict[str, tuple[Any, Any]] = {}
         self._num_sources = 0
-        self._status, self._error = Status.FINISHED, None
+        self._status = Status.FINISHED
+        self._error: str | None = None
         self._checkpoints: Any = None
         self.position = Position()
         self.num_loops = 0

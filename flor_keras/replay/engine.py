@@ -58,7 +58,8 @@ def carry_out(plan: Plan, on_event: Callable[[dict[str, Any]], None], patience_s
         replay = store.begin_replay(plan.run, plan.level, plan.names, _positions(plan), plan.to_json())
         folder = Path(plan.store) / "runs" / plan.run / "replays" / str(replay)
         folder.mkdir(parents=True, exist_ok=True)
-        status, report = "failed", {"error": "interrupted"}
+        status = "failed"
+        report: dict[str, Any] = {"error": "interrupted"}
         try:
             report = _run_worker(plan, replay, folder, on_event, patience_secs)
             status = "failed" if report["error"] else "finished"

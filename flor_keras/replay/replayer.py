@@ -168,7 +168,7 @@ class Replayer:
         is_other = self.plan.is_changed or self.is_other_data
         return Verdict.APPROXIMATE if is_other else comparison.verdict
 
-    def report(self) -> dict[str, Any]:
+    def outcome(self) -> dict[str, Any]:
         """Return what this replay did and found, as plain data."""
         first = self.comparison.first
         return {

@@ -48,7 +48,7 @@ def main(words: list[str]) -> None:
     except Exception as error:  # noqa: BLE001 - the report says so
         outcome = outcome or f"{type(error).__name__}: {error}"
     diverted = {} if watch is None else {"diverted": watch.diverted, "refused": watch.refused}
-    tell({"event": "end", "error": outcome, **replayer.report(), **diverted})
+    tell({"event": "end", "error": outcome, **replayer.outcome(), **diverted})
     sys.stdout.flush()
     sys.stderr.flush()
     events.flush()

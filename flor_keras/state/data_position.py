@@ -80,7 +80,7 @@ class DataSource:
         self._ready: Any = None
         self._current: Any = None
         self._is_midway_large = False
-        self._baseline: dict[str, str] | None = None
+        self._baseline: dict[str, str | None] | None = None
 
     # -- between fit and its data ------------------------------------------------------------------------------
 
@@ -221,9 +221,8 @@ class DataSource:
         if dataset is None:
             return {}
         prints = {name: _fingerprint(value) for name, value in vars(dataset).items()}
-        if self._baseline is None:
-            self._baseline = prints
-        changed = [name for name, p in prints.items() if p is not None and self._baseline.get(name) != p]
+        baseline = self._baseline = self._baseline or prints
+        changed = [name for name, p in prints.items() if p is not None and baseline.get(name) != p]
         return {name: getattr(dataset, name) for name in changed}
 
 
