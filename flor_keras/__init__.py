@@ -12,6 +12,7 @@ from flor_keras import origin as _origin  # reads the random states, which are a
 
 if TYPE_CHECKING:
     from flor_keras.callback import FlorKeras
+    from flor_keras.custom import checkpointing, loop
     from flor_keras.errors import (
         CheckpointError,
         FlorError,
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "flor_keras.callback": ("FlorKeras",),
+    "flor_keras.custom": ("checkpointing", "loop"),
     "flor_keras.errors": (
         *("CheckpointError", "FlorError", "ReplayError", "StateError", "StoreError", "UsageError"),
     ),
@@ -49,8 +51,10 @@ __all__ = [
     "UsageError",
     "__version__",
     "arg",
+    "checkpointing",
     "dataframe",
     "log",
+    "loop",
     "run",
     "runs",
     "seed",

@@ -501,7 +501,18 @@ def serialize_iterator(iterator: Any) -> bytes:
 
     ignore = tf.data.experimental.ExternalStatePolicy.IGNORE.value
     state = gen_dataset_ops.serialize_iterator(iterator._iterator_resource, external_state_policy=ignore)
-    return b"".join(_framed(tf.io.serialize_tensor(part).numpy()) for part in state)
+    return bytes(tf.io.serialize_tensor(state).numpy())  # part by part, a shuffle buffer of 256 takes 20 times as long
+
+
+def fresh_state(iterator: Any) -> bytes | None:
+    """Return the state of an iterator if it is one of `tf.data`."""
+    return serialize_iterator(iterator) if hasattr(iterator, "_iterator_resource") else None
+
+
+def go_to_fresh_state(iterator: Any, state: bytes | None) -> None:
+    """Give an iterator the state `fresh_state` returned."""
+    if state is not None and hasattr(iterator, "_iterator_resource"):
+        deserialize_iterator(iterator, state)
 
 
 def deserialize_iterator(iterator: Any, state: bytes) -> None:
@@ -509,17 +520,4 @@ def deserialize_iterator(iterator: Any, state: bytes) -> None:
     import tensorflow as tf
     from tensorflow.python.ops import gen_dataset_ops
 
-    parts = [tf.io.parse_tensor(part, tf.variant) for part in _unframed(state)]
-    gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, tf.stack(parts))
-
-
-def _framed(part: bytes) -> bytes:
-    return len(part).to_bytes(8, "little") + part
-
-
-def _unframed(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 8], "little")
-        yield data[at + 8 : at + 8 + size]
-        at += 8 + size
+    gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, tf.io.parse_tensor(state, tf.variant))

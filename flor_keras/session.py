@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +45,12 @@ class Session(Protocol):
 
     def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
         """Make the `fit` call that has ``flor`` among its ``callbacks``."""
+
+    def loop(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Iterate a loop of the program's own."""
+
+    def checkpointing(self, objects: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Take the objects that loops inside the context change."""
 
     def begin_fit(self, is_own: bool) -> Any:
         """Begin a loop; ``is_own`` where the program, not `fit`, calls the callbacks."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Recorder:
         self._status = Status.FINISHED
         self._error: str | None = None
         self._checkpoints: Any = None
+        self._custom: Any = None  # the loop of the program's own that is under way
+        self._objects: dict[str, Any] = {}
         self.position = Position()
         self.num_loops = 0
         self.seed: int | None = None
@@ -128,6 +130,34 @@ class Recorder:
         from flor_keras.recording.fit import record_fit
 
         return record_fit(self, call, callbacks, flor)
+
+    def loop(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Iterate a loop of the program's own and record it; one inside another has its steps."""
+        from flor_keras.recording.custom import CustomLoop
+
+        if self._custom is not None:
+            yield from self._custom.steps(iterable)
+            return
+        self.add_sources()
+        self._custom = CustomLoop(self, self.num_loops, self._objects)
+        self.num_loops += 1
+        try:
+            yield from self._custom.epochs(name, iterable)
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):
+                self.fail(error)
+            raise
+        finally:
+            self._custom = None
+
+    @contextlib.contextmanager
+    def checkpointing(self, objects: Mapping[str, Any]) -> Iterator[None]:
+        """Take the objects that loops inside the context change."""
+        before, self._objects = self._objects, {**self._objects, **objects}
+        try:
+            yield
+        finally:
+            self._objects = before
 
     # -- the run's life ----------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     """Make a recorded `fit` call again, as far as the plan needs it; return its recorded History."""
     visit = Visit(replayer, loop, call.model, callbacks)
     if not visit.epochs and not replayer.plan.is_in_every_loop:
-        after = replayer.folder(visit.required(Kind.AFTER))
+        after = replayer.folder(replayer.required(loop, Kind.AFTER))
         replayer.note_exact(len(bundle.read_manifest(after)["tensors"]))
         return skip_fit(call, after)
     chosen = _choose(replayer, visit, callbacks)
@@ -51,7 +51,7 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
         return history
     visit.disturb()
     visit.restore(Kind.AFTER)
-    after = replayer.folder(visit.required(Kind.AFTER))
+    after = replayer.folder(replayer.required(loop, Kind.AFTER))
     restore_random(read_python(after)["random"])
     return give_history(history, bundle.read_manifest(after))
 

@@ -10,7 +10,15 @@ from typing import Any
 from flor_keras.checkpoint import bundle
 from flor_keras.environment import HASH_SEED, Difference, differences, read_environment
 from flor_keras.errors import CheckpointError
-from flor_keras.instrument.doctor import EXACT, NOT_EXACT, Finding, Part, Surroundings, diagnose, with_fine_parts
+from flor_keras.instrument.doctor import (
+    EXACT,
+    NOT_EXACT,
+    Finding,
+    Part,
+    Surroundings,
+    diagnose,
+    with_fine_parts,
+)
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.replay.epochs import spelled
 from flor_keras.store.database import Store
@@ -27,10 +35,15 @@ def diagnose_run(store: Store, run: RunRow) -> list[Finding]:
     found = [
         *_of_source(store, run),
         *recorded.checkpoint_findings(),
-        *(Finding(Part.ENVIRONMENT, "exact if that makes no difference", "", d.sentence, d.change) for d in _differences(run)),
+        *(
+            Finding(Part.ENVIRONMENT, "exact if that makes no difference", "", d.sentence, d.change)
+            for d in _differences(run)
+        ),
     ]
     if not any(finding.part is Part.DATA for finding in found) and recorded.manifests:
-        found.append(Finding(Part.DATA, EXACT, "", _FINGERPRINT if recorded.has_fingerprint else _NO_FINGERPRINT))
+        found.append(
+            Finding(Part.DATA, EXACT, "", _FINGERPRINT if recorded.has_fingerprint else _NO_FINGERPRINT)
+        )
     return with_fine_parts(found)
 
 
@@ -39,7 +52,9 @@ def _of_source(store: Store, run: RunRow) -> list[Finding]:
     root = run.environment.get("root")
     if run.script is None or not sources or root is None or not Path(run.script).is_relative_to(root):
         return []
-    around = Surroundings(run.environment.get("variables", {}), run.environment.get("machine", {}).get("num_gpus", 0))
+    around = Surroundings(
+        run.environment.get("variables", {}), run.environment.get("machine", {}).get("num_gpus", 0)
+    )
     found = diagnose(Path(run.script).relative_to(root).as_posix(), sources, around)
     return [finding for finding in found if finding.verdict != EXACT or finding.where]
 
@@ -81,7 +96,13 @@ class _Record:
     def checkpoint_findings(self) -> Iterator[Finding]:
         """List what checkpoints lack, and which epochs cannot be redone for want of one."""
         if not self._loops:
-            yield Finding(Part.WEIGHTS, NOT_EXACT, "", "the run has no loop", "train with model.fit and flor.FlorKeras()")
+            yield Finding(
+                Part.WEIGHTS,
+                NOT_EXACT,
+                "",
+                "the run has no loop",
+                "train with model.fit and flor.FlorKeras()",
+            )
         yield from self._missing()
         for (loop, why), epochs in self._inexact().items():
             is_callback = why.endswith(_NOT_KEPT)
@@ -90,7 +111,9 @@ class _Record:
                 "exact if training does not depend on it" if is_callback else NOT_EXACT,
                 f"loop {loop}, epochs {spelled(sorted(epochs))}",
                 f"recorded: {why}",
-                "keep plain values in the attributes of callbacks" if is_callback else "call flor.seed() before recording again",
+                "keep plain values in the attributes of callbacks"
+                if is_callback
+                else "call flor.seed() before recording again",
             )
 
     def _inexact(self) -> dict[tuple[int, str], set[int]]:
@@ -104,13 +127,17 @@ class _Record:
         return found
 
     def _missing(self) -> Iterator[Finding]:
-        why = {(c.loop, c.kind, c.epoch): f"writing it failed: {c.error}" for c in self._checkpoints if c.error}
+        why = {
+            (c.loop, c.kind, c.epoch): f"writing it failed: {c.error}" for c in self._checkpoints if c.error
+        }
         why |= {(c.loop, c.kind, c.epoch): reason for c, reason in self._damaged}
         whole = {(c.loop, c.kind, c.epoch) for c, _ in self.manifests}
         for loop in self._loops:
             for epoch in self._epochs[loop.loop]:
                 is_first = epoch == loop.initial_epoch
-                before = (loop.loop, Kind.START, epoch) if is_first else (loop.loop, Kind.EPOCH_END, epoch - 1)
+                before = (
+                    (loop.loop, Kind.START, epoch) if is_first else (loop.loop, Kind.EPOCH_END, epoch - 1)
+                )
                 if before not in whole:
                     reason = why.get(before, "it was not taken")
                     where = f"loop {loop.loop}, epoch {epoch}"

@@ -6,7 +6,8 @@ it logs under a recorded name is compared with the record; everything else is dr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ class Replayer:
         self._recorded = {(e.name, e.position): e.value for e in self._store.entries(plan.run, recorded=True)}
         self._here = Comparison()
         self._pending: list[Entry] = []
+        self._custom: Any = None  # the loop of the program's own that is being visited
+        self._objects: dict[str, Any] = {}
         self.num_entries = 0
 
     # -- what the program says ---------------------------------------------------------------------------------
@@ -108,6 +111,33 @@ class Replayer:
             raise ReplayDone
         return history
 
+    def loop(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Iterate the asked epochs of a loop of the program's own."""
+        from flor_keras.replay.custom import CustomVisit
+
+        if self._custom is not None:
+            yield from self._custom.steps(iterable)
+            return
+        self.flush()
+        loop = self.num_loops
+        self.num_loops += 1
+        if self.is_finished(loop - 1):
+            raise ReplayDone
+        self._custom = CustomVisit(self, loop, self._objects)
+        try:
+            yield from self._custom.epochs(name, iterable)
+        finally:
+            self._custom = None
+
+    @contextmanager
+    def checkpointing(self, objects: Mapping[str, Any]) -> Iterator[None]:
+        """Take the objects that loops inside the context change."""
+        before, self._objects = self._objects, {**self._objects, **objects}
+        try:
+            yield
+        finally:
+            self._objects = before
+
     # -- what replaying a loop needs ---------------------------------------------------------------------------
 
     def move(self, position: Position) -> None:
@@ -126,6 +156,17 @@ class Replayer:
     def checkpoint(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord | None:
         """Return a checkpoint of the recorded run, None where there is none."""
         return self._checkpoints.get((loop, kind, epoch))
+
+    def required(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord:
+        """Return a checkpoint of the recorded run; ReplayError where there is none."""
+        checkpoint = self.checkpoint(loop, kind, epoch)
+        if checkpoint is None:
+            what = kind.value if epoch is None else f"epoch {epoch}"
+            raise ReplayError(
+                f"The run has no checkpoint of loop {loop}, {what}: it ended before, or writing it failed. "
+                "Ask for other epochs; `flor-keras show` lists what there is."
+            )
+        return checkpoint
 
     def folder(self, checkpoint: CheckpointRecord) -> Path:
         """Return where a checkpoint lies."""

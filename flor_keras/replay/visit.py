@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from flor_keras.checkpoint import bundle
-from flor_keras.errors import ReplayError
 from flor_keras.instrument.levels import Level
 from flor_keras.keras_internals import TrainingSteps, global_seed, stateful_random_ops
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
+from flor_keras.replay.states import compare_variables
 from flor_keras.state.callbacks import keyed, restore_callbacks
-from flor_keras.state.capture import bytes_of
 from flor_keras.state.data_position import DataSource, OrderSeed, recorded_order
 from flor_keras.state.random import capture_random, restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
@@ -112,7 +111,7 @@ class Visit(DataSource):
 
     def restore(self, kind: Kind, epoch: int | None = None) -> None:
         """Put the model into a recorded state, unless it is in it already."""
-        checkpoint = self.required(kind, epoch)
+        checkpoint = self.replayer.required(self.loop, kind, epoch)
         if self._restored != checkpoint.path:
             folder = self.replayer.folder(checkpoint)
             restore_objects(folder, {"model": self._model}, is_fresh=kind is Kind.START)
@@ -123,7 +122,7 @@ class Visit(DataSource):
     def before(self, epoch: int) -> CheckpointRecord:
         """Return the checkpoint an epoch begins with."""
         end = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1)
-        return end or self.required(Kind.START)
+        return end or self.replayer.required(self.loop, Kind.START)
 
     def restore_before(self, epoch: int) -> None:
         """Put the model into the state an epoch begins with."""
@@ -202,23 +201,9 @@ class Visit(DataSource):
         checkpoint = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)
         if checkpoint is None:
             return
-        folder, position = self.replayer.folder(checkpoint), Position(self.loop, epoch)
-        described = bundle.read_manifest(folder)["tensors"]
-        variables = gather({"model": self._model}).variables
-        differing = []
-        for name, variable in variables.items():
-            if name in described and described[name]["dtype"] != "string":
-                content = bundle.Content(name, described[name]["dtype"], (), bytes_of(variable))
-                if bundle.content_hash(content) == described[name]["xxh3"]:
-                    self.replayer.note_exact(1)
-                else:
-                    differing.append(name)
-        if differing:
+        if compare_variables(self.replayer, checkpoint, {"model": self._model}, Position(self.loop, epoch)):
             for op in stateful_random_ops(self._model):
                 self.replayer.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
-        recorded = bundle.load(folder, differing.__contains__) if differing else {}
-        for name in differing:
-            self.replayer.compare(name, position, recorded[name].numpy(), variables[name].numpy())
 
     def recorded_params(self) -> dict[str, Any]:
         """Return what callbacks were told about the loop (epochs, steps)."""
@@ -227,14 +212,3 @@ class Visit(DataSource):
     def manifest(self, checkpoint: CheckpointRecord | None) -> dict[str, Any]:
         """Return what a checkpoint says of itself; nothing where there is none."""
         return {} if checkpoint is None else bundle.read_manifest(self.replayer.folder(checkpoint))
-
-    def required(self, kind: Kind, epoch: int | None = None) -> CheckpointRecord:
-        """Return a checkpoint; ReplayError where there is none."""
-        checkpoint = self.replayer.checkpoint(self.loop, kind, epoch)
-        if checkpoint is None:
-            what = kind.value if epoch is None else f"epoch {epoch}"
-            raise ReplayError(
-                f"The run has no checkpoint of loop {self.loop}, {what}: it ended before, or writing it failed. "
-                "Ask for other epochs; `flor-keras show` lists what there is."
-            )
-        return checkpoint

@@ -68,7 +68,8 @@ class EntryTables(Connection):
     def drop_entries_after(self, run: str, loop: int, epoch: int | None) -> None:
         """Drop what was recorded after an epoch of a loop (None: from its beginning on) and outside of any epoch.
 
-        A run that is resumed there logs all of that again.
+        A run that is resumed there logs all of that again. In a loop of the program's own, what was logged in that epoch
+        outside of its steps, too.
         """
         number = self._number(run)
         with self._transaction() as connection:
@@ -76,6 +77,11 @@ class EntryTables(Connection):
                 "DELETE FROM entries WHERE run = ? AND replay IS NULL AND "
                 "(loop IS NULL OR epoch IS NULL OR loop > ? OR (loop = ? AND epoch > ?))",
                 (number, loop, loop, -1 if epoch is None else epoch),
+            )
+            connection.execute(
+                "DELETE FROM entries WHERE run = ? AND replay IS NULL AND loop = ? AND epoch = ? AND step IS NULL AND "
+                "EXISTS (SELECT 1 FROM loops WHERE loops.run = ? AND loops.loop = ? AND kind = 'custom')",
+                (number, loop, epoch, number, loop),
             )
 
     def entries(
