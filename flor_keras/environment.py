@@ -20,7 +20,21 @@ _KEPT_VARIABLES = (HASH_SEED, "TF_", "CUDA_", "OMP_", "XLA_", "KERAS_", "OPENBLA
 # These say how much is printed, and where things lie.
 _INDIFFERENT = ("TF_CPP_", "CUDA_CACHE", "CUDA_HOME", "CUDA_PATH", "KERAS_HOME", HASH_SEED)
 # TensorFlow, oneDNN and Eigen choose their kernels by these.
-_CPU_FEATURES = ("sse4_1", "sse4_2", "avx", "avx2", "avx_vnni", "avx512", "amx_", "fma", "f16c", "asimd", "sve", "bf16", "i8mm")
+_CPU_FEATURES = (
+    "sse4_1",
+    "sse4_2",
+    "avx",
+    "avx2",
+    "avx_vnni",
+    "avx512",
+    "amx_",
+    "fma",
+    "f16c",
+    "asimd",
+    "sve",
+    "bf16",
+    "i8mm",
+)
 _CPUINFO = Path("/proc/cpuinfo")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import click
 
 from flor_keras import __version__
+from flor_keras.cli.doctor import doctor
 from flor_keras.cli.logs import logs
 from flor_keras.cli.replay import replay
 from flor_keras.cli.resume import resume
@@ -38,7 +39,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (runs, show, logs, replay, resume):
+for _command in (runs, show, logs, replay, resume, doctor):
     cli.add_command(_command)
 
 

@@ -161,7 +161,7 @@ class Calls:
 
     def _find_aliases(self) -> None:
         """Follow functions through assignments, arguments and results until nothing new is found."""
-        bindings = [b for scope in self.index.scopes for b in _bindings(scope)]
+        bindings = [b for scope in self.index.scopes for b in bindings_in(scope)]
         calls = [(scope, call) for scope in self.index.scopes for call in calls_in(scope)]
         before = -1
         while before != (size := self._num_aliases()):
@@ -238,7 +238,7 @@ def _constructors(cls: Class) -> set[Scope]:
     return {m for name, m in methods.items() if name.startswith("__") and name != "__call__"}
 
 
-def _bindings(scope: Scope) -> Iterator[tuple[Scope, ast.AST, ast.AST | None]]:
+def bindings_in(scope: Scope) -> Iterator[tuple[Scope, ast.AST, ast.AST | None]]:
     """List (target, value) of every assignment in a scope, loops over a collection included."""
     for node in own_nodes(scope.node):
         match node:

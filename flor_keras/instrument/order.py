@@ -120,7 +120,7 @@ class _Walk:
         if isinstance(node, ast.Call):
             if flor.is_call(node, "log"):
                 self.order.note(node, place.level)
-            if self._is_fit(node):
+            if is_fit(self.order.calls, self.scope, node):
                 place = replace(place, is_after=True)
         return self.order.enter(self.order.calls.run_by(self.scope, node), place)
 
@@ -153,37 +153,39 @@ class _Walk:
                 place = self.order.enter([top], place)
         return place
 
-    def _is_fit(self, call: ast.Call) -> bool:
-        """Tell Keras's ``fit`` from another library's, and from a method that calls Keras's itself."""
-        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "fit"):
-            return False
-        if any(keyword.arg in words.FIT_KEYWORDS for keyword in call.keywords):
-            return True
-        return not self._is_other_library(call.func.value) and not self._is_plain_method(call.func)
 
-    def _is_plain_method(self, called: ast.Attribute) -> bool:
-        found = self.order.calls.run_by(self.scope, called)
-        return bool(found) and all(s.owner and ClassKind.OBJECT not in s.owner.kinds for s in found)
+def is_fit(calls: Calls, scope: Scope, call: ast.Call) -> bool:
+    """Tell Keras's ``fit`` from another library's, and from a method that calls Keras's itself."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "fit"):
+        return False
+    if any(keyword.arg in words.FIT_KEYWORDS for keyword in call.keywords):
+        return True
+    return not _is_other_library(calls, scope, call.func.value) and not _is_plain_method(
+        calls, scope, call.func
+    )
 
-    def _is_other_library(self, receiver: ast.expr) -> bool:
-        """Tell whether an object is made by an import that is not Keras: ``StandardScaler()``."""
-        if isinstance(receiver, ast.Name):
-            made = [v for t, v in _assigned(self.scope) if isinstance(t, ast.Name) and t.id == receiver.id]
-            return bool(made) and all(
-                isinstance(value, ast.Call) and self._is_other_library(value) for value in made
-            )
-        name = (
-            self.order.index.absolute(self.scope.path, receiver.func)
-            if isinstance(receiver, ast.Call)
-            else None
+
+def _is_plain_method(calls: Calls, scope: Scope, called: ast.Attribute) -> bool:
+    found = calls.run_by(scope, called)
+    return bool(found) and all(s.owner and ClassKind.OBJECT not in s.owner.kinds for s in found)
+
+
+def _is_other_library(calls: Calls, scope: Scope, receiver: ast.expr) -> bool:
+    """Tell whether an object is made by an import that is not Keras: ``StandardScaler()``."""
+    if isinstance(receiver, ast.Name):
+        made = [v for t, v in _assigned(scope) if isinstance(t, ast.Name) and t.id == receiver.id]
+        return bool(made) and all(
+            isinstance(value, ast.Call) and _is_other_library(calls, scope, value) for value in made
         )
-        if name is None or self.order.index.resolve(self.scope.path, name):
-            return False
-        is_keras = (
-            name.partition(".")[0] in ("keras", "tensorflow", "tf_keras")
-            or kind_of_name(name) is ClassKind.OBJECT
-        )
-        return not is_keras and self.order.index.module_path(self.scope.path, name.rpartition(".")[0]) is None
+    index = calls.index
+    name = index.absolute(scope.path, receiver.func) if isinstance(receiver, ast.Call) else None
+    if name is None or index.resolve(scope.path, name):
+        return False
+    is_keras = (
+        name.partition(".")[0] in ("keras", "tensorflow", "tf_keras")
+        or kind_of_name(name) is ClassKind.OBJECT
+    )
+    return not is_keras and index.module_path(scope.path, name.rpartition(".")[0]) is None
 
 
 def _assigned(scope: Scope) -> Iterator[tuple[ast.expr, ast.expr]]:

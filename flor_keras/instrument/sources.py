@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from flor_keras.errors import UsageError
+from flor_keras.instrument.syntax import parse
 
 _OUTSIDE_FOLDERS = frozenset({"site-packages", "dist-packages", ".flor"})
 
@@ -35,6 +37,46 @@ def project_sources(script: Path, modules: Iterable[ModuleType]) -> dict[str, st
         if file != path and _is_inside(root, file) and (text := _read(file)) is not None:
             sources[file.relative_to(root).as_posix()] = text
     return sources
+
+
+def imported_sources(script: Path) -> dict[str, str]:
+    """Read the script and the files of the project it imports, found by the names in its import statements.
+
+    For a program that has not run: a module is looked for beside its importer, beside the script and at the root.
+    Keys and errors are those of ``project_sources``.
+    """
+    root, path = project_root(script), script.resolve()
+    sources = {path: _read_script(path)}
+    todo = [path]
+    while todo:
+        importer = todo.pop()
+        for file in _imported_files(sources[importer], importer, (importer.parent, path.parent, root)):
+            if file not in sources and _is_inside(root, file) and (text := _read(file)) is not None:
+                sources[file] = text
+                todo.append(file)
+    return {file.relative_to(root).as_posix(): text for file, text in sources.items()}
+
+
+def _imported_files(text: str, importer: Path, folders: Iterable[Path]) -> Iterator[Path]:
+    for node in ast.walk(parse(str(importer), text)):
+        if isinstance(node, ast.Import):
+            names, places = [alias.name for alias in node.names], tuple(folders)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
+            places = (importer.parents[node.level - 1],) if node.level else tuple(folders)
+        else:
+            continue
+        for name in filter(None, names):
+            tail = Path(*name.split("."))
+            candidates = (
+                f
+                for folder in places
+                for f in (folder / tail.with_suffix(".py"), folder / tail / "__init__.py")
+            )
+            found = next((candidate for candidate in candidates if candidate.is_file()), None)
+            if found is not None:
+                yield found.resolve()
 
 
 def read_sources(root: Path, names: Iterable[str]) -> dict[str, str]:

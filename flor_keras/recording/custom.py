@@ -13,9 +13,10 @@ from typing import Any
 from flor_keras import keras_internals
 from flor_keras.recording.recorder import Recorder
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord, Position
-from flor_keras.state.loops import restore_loop
+from flor_keras.state.loops import make_iterators, restore_loop
 from flor_keras.state.objects import capture_objects, split
 from flor_keras.state.random import capture_random
+from flor_keras.state.restore import read_python
 
 
 class CustomLoop:
@@ -35,6 +36,7 @@ class CustomLoop:
         self._steps_done = 0
         self._is_checkpointed = False
         self._data: bytes | None = None  # the state of the epoch's data pipeline, before its first step
+        self._num_iterators = 0
         self._skipped: CheckpointRecord | None = None
 
     def epochs(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
@@ -61,11 +63,14 @@ class CustomLoop:
         if self._is_checkpointed:  # a second inner loop of the epoch: part of what a replay runs again
             yield from iterable
             return
-        iterator = iter(iterable)
         if self._skipped is not None:  # its steps were made before the run was interrupted
+            folder = self._recorder.past.folder(self._skipped)
+            self._num_iterators = make_iterators(iterable, read_python(folder)["data"]["created"])
             self._restore(self._skipped)
             self._skipped, self._is_checkpointed = None, True
             return
+        iterator = iter(iterable)
+        self._num_iterators += 1
         with self._recorder.shielded("Keeping the state of a data pipeline"):
             self._data = keras_internals.fresh_state(iterator)
         for step, item in enumerate(iterator):
@@ -115,11 +120,14 @@ class CustomLoop:
         run, loop, now = self._recorder.run, self.loop, time.time()
         self._recorder.journal.post(lambda store: store.finish_loop(run, loop, None, now))
 
+    def _data_position(self) -> dict[str, Any]:
+        return {"state": self._data, "created": self._num_iterators}
+
     def _take(self, kind: Kind) -> None:
         with self._recorder.shielded("Checkpointing a custom loop"):
             native, others = split(self._objects)
             captured, lost = capture_objects(others)
-            python = {"objects": captured, "data": self._data, "random": capture_random()}
+            python = {"objects": captured, "data": self._data_position(), "random": capture_random()}
             inexact = [f"{name} cannot be pickled and was not kept" for name in lost]
             position = Position(self.loop, self._epoch, self._steps_done)
             self._recorder.checkpoints.take(position, kind, native, python, {"inexact": inexact})

@@ -11,7 +11,7 @@ from flor_keras.instrument.levels import Level
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.replay.states import compare_variables
-from flor_keras.state.loops import restore_loop
+from flor_keras.state.loops import make_iterators, restore_loop
 from flor_keras.state.objects import split
 from flor_keras.state.restore import read_python
 
@@ -33,6 +33,7 @@ class CustomVisit:
         self._is_redone = Level.STEP.value in replayer.plan.levels.values()
         self._epoch = 0
         self._has_inner = False
+        self._num_iterators = 0
 
     def epochs(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
         """Yield the items of the epochs to visit; then leave everything as it was after the loop."""
@@ -60,12 +61,15 @@ class CustomVisit:
         self._has_inner = True
         end = self._replayer.checkpoint(self.loop, Kind.EPOCH_END, self._epoch)
         if not self._is_made_again():
-            iter(iterable)  # a pipeline that shuffles anew each time counts its iterators
-            self._restore(self._replayer.required(self.loop, Kind.EPOCH_END, self._epoch))
+            end = self._replayer.required(self.loop, Kind.EPOCH_END, self._epoch)
+            created = read_python(self._replayer.folder(end))["data"]["created"]
+            self._num_iterators += make_iterators(iterable, created - self._num_iterators)
+            self._restore(end)
             return
         iterator = iter(iterable)
+        self._num_iterators += 1
         if end is not None:
-            keras_internals.go_to_fresh_state(iterator, read_python(self._replayer.folder(end))["data"])
+            keras_internals.go_to_fresh_state(iterator, read_python(self._replayer.folder(end))["data"]["state"])
         yield from self._made_again(iterator)
         self._replayer.move(Position(self.loop, self._epoch))
         if end is not None:

@@ -20,17 +20,22 @@ _STATELESS = (keras.callbacks.ProgbarLogger,)
 
 def capture_callbacks(callbacks: Sequence[Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the attributes of each callback by its key, and the attributes that cannot be captured."""
-    captured, lost = {}, []
-    for key, callback in keyed(callbacks):
-        if isinstance(callback, _STATELESS):
-            continue
-        attributes = {k: v for k, v in vars(callback).items() if k not in _LEFT_OUT and not _is_model(v)}
-        if not is_packable(attributes):
-            bad = [name for name, value in attributes.items() if not is_packable(value)]
-            lost += [f"{type(callback).__name__}.{name}" for name in bad]
-            attributes = {k: v for k, v in attributes.items() if k not in bad}
-        captured[key] = attributes
-    return captured, lost
+    captured = {
+        key: {name: v for name, v in vars(callback).items() if name not in _LEFT_OUT and not _is_model(v)}
+        for key, callback in keyed(callbacks)
+        if not isinstance(callback, _STATELESS)
+    }
+    if is_packable(captured):
+        return captured, []
+    bad = [
+        (key, name)
+        for key, attributes in captured.items()
+        for name, value in attributes.items()
+        if not is_packable(value)
+    ]
+    for key, name in bad:
+        del captured[key][name]
+    return captured, [f"{key.partition('#')[0].rpartition('.')[2]}.{name}" for key, name in bad]
 
 
 def restore_callbacks(callbacks: Sequence[Any], captured: Mapping[str, Mapping[str, Any]]) -> None:

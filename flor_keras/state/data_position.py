@@ -101,7 +101,7 @@ class DataSource:
     def _new(self, make: Callable[[], Any]) -> Any:
         self._created += 1
         self._consumed = 0
-        if self.order is not None:
+        if self.order is not None and self.training is not None and self.training.adapter_kind == "array":
             self.order.set_number(self._created)
         self._current = make()
         self._fresh = self._serialized(self._current)

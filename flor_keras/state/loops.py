@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flor_keras.state.objects import restore_objects_in_place, split
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import read_python, restore_objects
+
+
+def make_iterators(iterable: Iterable[Any], count: int) -> int:
+    """Make iterators and drop them, as skipped epochs would have; return how many.
+
+    A `tf.data` pipeline that shuffles anew each time draws the order from the number of its iterators.
+    """
+    for _ in range(count):
+        iter(iterable)
+    return max(count, 0)
 
 
 def restore_loop(folder: Path, objects: Mapping[str, Any], *, is_fresh: bool = False) -> None:

@@ -1,0 +1,1 @@
+"""Models out of checkpoints: the graph of a model once per loop, and any epoch of it as a file others can load."""

@@ -1,0 +1,209 @@
+"""A model's graph, kept once per loop: what turns any checkpoint of it into a model others can load.
+
+    <folder>/graph.json         the mapping from variables to where each format has them; why a format is missing
+    <folder>/saved_model.pb, fingerprint.pb, assets/    the SavedModel without its variables
+    <folder>/rest.index, …      what of the SavedModel's bundle is not in a checkpoint: object graph, vocabularies
+    <folder>/config.json        the configuration as the `.keras` format has it
+    <folder>/keras_assets/      the vocabularies as the `.keras` format has them
+
+Written by the trainer, which has the model; read without it. A loop whose model is one of an earlier loop, unchanged,
+has a graph.json that names the earlier folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flor_keras import keras_internals
+from flor_keras.checkpoint.bundle import Content, as_tensor, content_hash, content_of
+from flor_keras.export import internals
+from flor_keras.export.folders import written_beside
+
+FORMAT = 1
+FILE = "graph.json"
+REST = "rest"
+CONFIG = "config.json"
+KERAS_ASSETS = "keras_assets"
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+class NotExportable(Exception):
+    """Why a model has no export in some format; the message is told to the person."""
+
+
+def write_graph(model: Any, variables: Mapping[str, Any], tables: Mapping[str, Any], baked: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Write all that export needs of a model beside its values.
+
+    Args:
+      model: a built Keras model.
+      variables: the `tf.Variable` of every name of a checkpoint.
+      tables: the mutable tables of a checkpoint by name.
+      baked: hashes, by name, of values that become part of the graph.
+      folder: where to; it must not exist.
+
+    Returns:
+      for each format that is not possible, why.
+    """
+    import keras
+    import tensorflow as tf
+
+    names = _Names(variables, tables)
+    described: dict[str, Any] = {
+        "format": FORMAT,
+        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        "jit_compile": bool(getattr(model, "jit_compile", False)),
+        "baked": dict(baked),
+        "why_not": {},
+    }
+    with written_beside(folder) as temporary, internals.untouched(model):
+        temporary.mkdir(parents=True)
+        why_not = described["why_not"]
+        _attempt("saved_model", lambda: described.update(_write_saved_model(model, names, temporary)), why_not)
+        _attempt("weights.h5", lambda: described.update(groups=_weight_groups(model, names)), why_not)
+        _attempt("keras", lambda: _write_config(model, temporary), why_not)
+        if "weights.h5" in why_not:
+            why_not.setdefault("keras", why_not["weights.h5"])
+        described["variables"] = names.used
+        (temporary / FILE).write_text(json.dumps(described), encoding="utf-8")
+    return dict(why_not)
+
+
+def write_reference(folder: Path, other: str) -> None:
+    """Say that the graph of a loop is that of an earlier one: the folder ``other`` beside it."""
+    with written_beside(folder) as temporary:
+        temporary.mkdir(parents=True)
+        (temporary / FILE).write_text(json.dumps({"format": FORMAT, "same_as": other}), encoding="utf-8")
+
+
+def _attempt(name: str, write: Callable[[], Any], why_not: dict[str, str]) -> None:
+    """Write what a format needs; a failure is a reason, tracing and describing run the program's own code."""
+    try:
+        write()
+    except NotExportable as reason:
+        why_not[name] = str(reason)
+    except Exception as error:  # noqa: BLE001 - see above
+        why_not[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+class _Names:
+    """Finds the name a checkpoint has for a variable or table. ``used``: dtype and shape of those asked for."""
+
+    def __init__(self, variables: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+        self._names = {id(variable): name for name, variable in variables.items()}
+        self._tables = {id(table): name for name, table in tables.items()}
+        self.used: dict[str, Any] = {}
+
+    def of(self, value: Any) -> str | None:
+        """Return the name of a Keras or TensorFlow variable; None where it is another value."""
+        import keras
+
+        native = keras_internals.native_variable(value) if isinstance(value, keras.Variable) else value
+        if native is not None and keras_internals.is_distributed(native) and not keras_internals.is_sync_on_read(native):
+            native = native.values[0]
+        name = self._names.get(id(native))
+        if name is not None:
+            self.used[name] = [native.dtype.base_dtype.name, list(native.shape)]
+        return name
+
+    def of_table(self, table: Any) -> str | None:
+        """Return the name of a table whose content a checkpoint has."""
+        return self._tables.get(id(table)) if keras_internals.is_mutable_table(table) else None
+
+
+def _write_saved_model(model: Any, names: _Names, folder: Path) -> dict[str, Any]:
+    import tensorflow as tf
+
+    saved = internals.write_saved_model(model, folder)
+    keys: dict[str, str] = {}
+    rest = {OBJECT_GRAPH_KEY: Content(OBJECT_GRAPH_KEY, "string", (), np.array([saved.object_graph], dtype=object))}
+    for key, owner, given in saved.owners:
+        name, table = names.of(owner), names.of_table(owner)
+        if name is not None:
+            keys[key] = name
+        elif table is not None:
+            keys[key] = f"{table}/{'keys' if key.endswith('-keys') else 'values'}"
+        elif isinstance(owner, tf.Variable):
+            raise NotExportable(f"its variable {owner.name} is not part of the recorded state")
+        else:
+            rest[key] = content_of(key, tf.convert_to_tensor(internals.value_of(given)))
+    write_bundle(folder / REST, rest)
+    return {"keys": keys}
+
+
+def write_bundle(prefix: Path, contents: Mapping[str, Content]) -> None:
+    """Write tensors under their keys as a native TensorFlow bundle."""
+    write_tensors(prefix, {key: as_tensor(content) for key, content in contents.items()})
+
+
+def write_tensors(prefix: Path, tensors: Mapping[str, Any]) -> None:
+    """Write TensorFlow tensors under their keys as a native TensorFlow bundle."""
+    import tensorflow as tf
+
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+
+
+def _weight_groups(model: Any, names: _Names) -> list[dict[str, Any]]:
+    if not model.built:
+        raise NotExportable("the model has not been built")
+    return [
+        {
+            "path": group.path,
+            "name": group.name,
+            "values": {key: _place(group, key, value, names) for key, value in group.values.items()},
+        }
+        for group in internals.weight_groups(model)
+    ]
+
+
+def _place(group: internals.Group, key: str, value: Any, names: _Names) -> Any:
+    """Return where a value of a weights file comes from: a variable's name, or names to compute it of."""
+    name = names.of(value)
+    if name is not None:
+        return name
+    lora = internals.lora_parts(group.owner)
+    if lora is not None:
+        base = getattr(group.owner, "_kernel", None)
+        base = group.owner._embeddings if base is None else base
+        parts = [names.of(part) for part in (base, *lora[:2])]
+        found = merged(*(keras_internals.native_variable(part).read_value() for part in (base, *lora[:2])), lora[2])
+        if None not in parts and np.array_equal(found, value):
+            return {"lora": parts, "scale": lora[2]}
+    raise NotExportable(
+        f"{type(group.owner).__name__} at {group.path or 'the top'} saves a value of its own making "
+        f"({key!r} in save_own_variables), which is no variable"
+    )
+
+
+def merged(kernel: Any, lora_a: Any, lora_b: Any, scale: float) -> Any:
+    """Return a kernel with its low-rank update in it, computed as Keras does when it saves one."""
+    import tensorflow as tf
+
+    return tf.add(kernel, scale * tf.matmul(lora_a, lora_b)).numpy()
+
+
+def _write_config(model: Any, folder: Path) -> None:
+    (folder / CONFIG).write_text(json.dumps(internals.config_of(model)), encoding="utf-8")
+    internals.write_assets(model, folder / KERAS_ASSETS)
+
+
+def baked_hashes(contents: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return the hashes of values that become part of a graph, as a checkpoint's manifest has them."""
+    return {name: content_hash(content_of_array(name, array)) for name, array in contents.items()}
+
+
+def content_of_array(name: str, array: np.ndarray) -> Content:
+    """Return an array's content; text as object arrays of bytes."""
+    if array.dtype == object:
+        return Content(name, "string", tuple(array.shape), array.reshape(-1))
+    return Content(name, array.dtype.name, tuple(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8))

@@ -1,0 +1,202 @@
+"""What export uses of Keras and TensorFlow beyond their public interface, one use per function.
+
+Checked on Keras 3.15.1 and TensorFlow 2.21.0; each has a test in ``tests/export/test_internals.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flor_keras import keras_internals
+
+_EXECUTION_FUNCTIONS = ("train_function", "test_function", "predict_function")
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@contextmanager
+def untouched(model: Any) -> Iterator[None]:
+    """Put back what tracing a model's `call` once more does to its layers.
+
+    Tracing runs the program's Python: a counter would count one call too many. TensorFlow also takes the functions
+    `fit` uses off the model while it looks for what to save, and leaves them off where it fails.
+    """
+    layers = [model, *model._flatten_layers(include_self=False)]
+    plain = [{key: value for key, value in vars(at).items() if isinstance(value, _PLAIN)} for at in layers]
+    functions = [{key: vars(at)[key] for key in _EXECUTION_FUNCTIONS if key in vars(at)} for at in layers]
+    losses = [list(at._losses) for at in layers]
+    try:
+        yield
+    finally:
+        for layer, attributes, loss in zip(layers, plain, losses, strict=True):
+            for key, value in attributes.items():
+                if vars(layer).get(key) is not value:
+                    vars(layer)[key] = value
+            layer._losses[:] = loss
+        for layer, known in zip(layers, functions, strict=True):
+            vars(layer).update(known)
+
+
+class SavedGraph(NamedTuple):
+    """What a SavedModel needs beside its graph: who stands behind each key of its bundle, and the object graph."""
+
+    owners: list[tuple[str, Any, Any]]  # (key, the object, what gives its value now)
+    object_graph: bytes
+
+
+def write_saved_model(model: Any, folder: Path) -> SavedGraph:
+    """Write the SavedModel of a model as `model.export` does, without its variables.
+
+    `tf.saved_model.save` writes the variables too, which for a large model costs more than all the rest, and does not tell
+    which key of the bundle is whose. Keras would list each variable twice, as its own and as TensorFlow's, and
+    so write it twice; here the lists hold TensorFlow's.
+
+    Raises:
+      Exception: whatever the program's `call` raises where it cannot be traced.
+    """
+    import tensorflow as tf
+    from keras.src.export.export_utils import get_input_signature
+    from tensorflow.core.protobuf import saved_model_pb2
+    from tensorflow.python.framework import ops
+    from tensorflow.python.saved_model import builder_impl, constants, fingerprinting_utils, save
+
+    import keras
+
+    archive = keras.export.ExportArchive()
+    archive.track_and_add_endpoint("serve", model, get_input_signature(model))
+    root = archive._tf_trackable
+    for name in ("variables", "trainable_variables", "non_trainable_variables"):
+        setattr(root, name, [keras_internals.native_variable(variable) for variable in getattr(model, name)])
+    archive._filter_and_track_resources()
+    serve = archive._get_concrete_fn("serve")
+    saved = saved_model_pb2.SavedModel(saved_model_schema_version=constants.SAVED_MODEL_SCHEMA_VERSION)
+    _, graph, saver, assets, _, _ = save._build_meta_graph(
+        root, {"serve": serve, "serving_default": serve}, tf.saved_model.SaveOptions(), saved.meta_graphs.add()
+    )
+    tensors, _, _, object_graph = saver._gather_serialized_tensors()
+    builder_impl.copy_assets_to_destination_dir(assets.asset_filename_map, str(folder))
+    (folder / constants.SAVED_MODEL_FILENAME_PB).write_bytes(saved.SerializeToString(deterministic=True))
+    fingerprinting_utils.write_fingerprint(str(folder))
+    ops.dismantle_graph(graph)
+    owners = [
+        (key, getattr(owner, "obj", owner), value)
+        for owner, by_key in tensors.items()
+        if owner is not None
+        for key, value in by_key.items()
+    ]
+    return SavedGraph(owners, object_graph.SerializeToString())
+
+
+def value_of(given: Any) -> Any:
+    """Return the tensor of a key of a bundle; TensorFlow gives it at once, or as a call that reads it."""
+    return given() if callable(given) else given
+
+
+def config_of(model: Any) -> dict[str, Any]:
+    """Return a model's configuration as the `.keras` format keeps it, with how it was built and compiled.
+
+    The public `serialize_keras_object` writes a layer that is used twice as two layers.
+
+    Raises:
+      Exception: whatever the program's own `get_config` raises.
+    """
+    from keras.src.saving.object_registration import get_registered_name  # noqa: F401
+    from keras.src.saving.serialization_lib import ObjectSharingScope, serialize_keras_object
+
+    with ObjectSharingScope():
+        described: dict[str, Any] = serialize_keras_object(model)
+    return described
+
+
+class Group(NamedTuple):
+    """One group of a weights file: what a layer, optimizer or metric saves of itself."""
+
+    path: str
+    name: str | None  # the object's name, kept as an attribute of the group
+    owner: Any
+    values: dict[str, Any]  # key in the group -> variable or array
+
+
+def weight_groups(model: Any) -> list[Group]:
+    """Return what Keras would write into a weights file, and where, with the variables themselves as values.
+
+    Follows `saving_lib._save_state`, which copies every value on the way.
+    """
+    found: list[Group] = []
+    _visit(model, "", set(), found)
+    return found
+
+
+def _visit(saveable: Any, path: str, visited: set[int], found: list[Group]) -> None:
+    from keras.src.saving import saving_lib
+    from keras.src.saving.keras_saveable import KerasSaveable
+
+    if id(saveable) in visited:
+        return
+    if hasattr(saveable, "save_own_variables"):
+        name = getattr(saveable, "name", None)
+        found.append(Group(path, name if isinstance(name, str) else None, saveable, _own_values(saveable)))
+    visited.add(id(saveable))
+    for key, child in saving_lib._walk_saveable(saveable):
+        below = os.path.join(path, key)
+        if isinstance(child, KerasSaveable):
+            _visit(child, below, visited, found)
+        elif isinstance(child, list | dict | tuple):
+            _visit_container(child, below, visited, found, set())
+
+
+def _visit_container(container: Any, path: str, visited: set[int], found: list[Group], seen: set[int]) -> None:
+    from keras.src.saving import saving_lib
+    from keras.src.saving.keras_saveable import KerasSaveable
+    from keras.src.utils import naming
+
+    if id(container) in seen:
+        return
+    seen.add(id(container))
+    used: dict[str, int] = {}
+    for item in container.values() if isinstance(container, dict) else container:
+        if isinstance(item, KerasSaveable):
+            name = saving_lib._get_unique_name(naming.to_snake_case(type(item).__name__), used)
+            _visit(item, os.path.join(path, name), visited, found)
+        elif isinstance(item, list | dict | tuple):
+            name = saving_lib._get_unique_name("container", used)
+            _visit_container(item, os.path.join(path, name), visited, found, seen)
+
+
+def _own_values(saveable: Any) -> dict[str, Any]:
+    """Return what an object saves of itself; for an optimizer without the copies it makes on the way."""
+    import keras
+
+    optimizer = keras.optimizers.Optimizer
+    if isinstance(saveable, optimizer) and type(saveable).save_own_variables is optimizer.save_own_variables:
+        return {str(number): variable for number, variable in enumerate(saveable.variables)}
+    values: dict[str, Any] = {}
+    saveable.save_own_variables(values)
+    return values
+
+
+def write_assets(model: Any, folder: Path) -> None:
+    """Write what the `.keras` format keeps beside weights: vocabularies of lookup layers."""
+    from keras.src.saving import saving_lib
+
+    class Assets(saving_lib.DiskIOStore):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.mode, self.working_dir, self.archive, self.tmp_dir = "w", str(folder), None, None
+
+    folder.mkdir()
+    saving_lib._save_state(model, None, Assets(), "", set())
+    for at, _, _ in os.walk(folder, topdown=False):
+        if not os.listdir(at):
+            os.rmdir(at)
+
+
+def lora_parts(layer: Any) -> tuple[Any, Any, float] | None:
+    """Return the two low-rank variables and the scale a layer adds to its kernel; None where it does not."""
+    if not getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None) is not None:
+        return None
+    names = ("lora_kernel_a", "lora_kernel_b") if hasattr(layer, "lora_kernel_a") else ("lora_embeddings_a", "lora_embeddings_b")
+    scale = layer.lora_alpha / layer.lora_rank
+    return getattr(layer, names[0]), getattr(layer, names[1]), scale
