@@ -40,7 +40,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that was otherwise when a run was recorded, as a sentence, and what to type to have it back."""
+    """What was otherwise when a run was recorded, as a sentence, and what to type to have it back."""
 
     sentence: str
     change: str
@@ -79,7 +79,7 @@ def num_gpus() -> int:
 
 
 def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """List what differs between the environment of a run and one of now; what was not recorded does not count."""
+    """List what differs between a run's environment and that of now; what was not recorded does not count."""
     return [
         *_versions(recorded.get("versions", {}), now["versions"]),
         *_variables(recorded.get("variables"), now["variables"]),
@@ -119,7 +119,8 @@ def _machines(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[D
     if _differ(recorded, now, "num_cpus"):
         then = recorded["num_cpus"]
         yield Difference(
-            f"recorded with {_counted(then, 'CPU')}, here {_are(now['num_cpus'])}: TensorFlow divides its sums by threads",
+            f"recorded with {_counted(then, 'CPU')}, here {_are(now['num_cpus'])}: "
+            "TensorFlow divides its sums by threads",
             f"replay it under: taskset -c 0-{then - 1}" if now["num_cpus"] > then else same,
         )
     if _differ(recorded, now, "num_gpus"):

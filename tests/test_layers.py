@@ -14,7 +14,7 @@ PACKAGE = Path(flor_keras.__file__).parent
 
 # From the bottom up. A module may import from its own line and from lines above it in this table.
 LAYERS = [
-    ("errors", "records", "origin"),
+    ("errors", "records", "origin", "environment"),
     ("store",),
     ("keras_internals",),
     ("checkpoint",),

@@ -1,4 +1,4 @@
-"""`flor-keras doctor`: what of a program, or of a run, can be replayed exactly, and what to change for the rest."""
+"""`flor-keras doctor`: what of a program or a run can be replayed exactly, and what to change."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ ALL_EXACT, NOT_ALL_EXACT = 0, 3
 @text.store_option
 @text.json_option
 def doctor(subject: str, store: str | None, is_json: bool) -> int:
-    """Say which parts of SCRIPT, or of a recorded RUN, can be replayed exactly, and what to change for the rest.
+    """Say which parts of SCRIPT or a recorded RUN can be replayed exactly, and what to change for the rest.
 
-    The program is read, not run. Of a run, what was recorded is looked at too, and what differs on this machine now.
+    The program is read, not run. Of a run, what was recorded is looked at too, and what differs here and
+    now.
 
     JSON: {"subject", "parts": [{"part", "verdict", "where", "why", "change"}]}.
     Exit status: 0 all is exact, 2 wrong use, 3 something may not be.

@@ -42,7 +42,7 @@ def project_sources(script: Path, modules: Iterable[ModuleType]) -> dict[str, st
 def imported_sources(script: Path) -> dict[str, str]:
     """Read the script and the files of the project it imports, found by the names in its import statements.
 
-    For a program that has not run: a module is looked for beside its importer, beside the script and at the root.
+    For a program that has not run: a module is looked for beside its importer, the script and at the root.
     Keys and errors are those of ``project_sources``.
     """
     root, path = project_root(script), script.resolve()

@@ -1,4 +1,4 @@
-"""What a recorded run says of its own replay, beside its source. Reads the store; TensorFlow is not imported."""
+"""What a recorded run says of its own replay, beside its source. TensorFlow is not imported."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 ``rules``         the table: what is found, why it matters, what to type instead
 ``randomness``    finders of random numbers that another process does not draw again
 ``surroundings``  finders of what comes from folders, clocks, threads, hash seeds, devices
+``callbacks``     finders of state that callbacks keep where no checkpoint reaches
 ``code``          what finders ask of the source
 """
 
@@ -57,7 +58,7 @@ def _loops(code: Code, found: list[Finding]) -> list[Finding]:
     """List the program's `fit` calls, where there are several."""
     if len(code.fits) < 2 or any(finding.part is Part.WEIGHTS for finding in found):
         return []
-    why = f"{FINE[Part.WEIGHTS]}; each fit is a loop of its own, and earlier ones are skipped through their final state"
+    why = f"{FINE[Part.WEIGHTS]}; each fit is a loop, earlier ones are skipped through their final state"
     return [Finding(Part.WEIGHTS, EXACT, _joined(code.fits), why)]
 
 

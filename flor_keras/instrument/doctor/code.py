@@ -1,7 +1,7 @@
-"""What the doctor asks of a program's source: which code is traced, which makes data, where a value comes from.
+"""What the doctor asks of a source: which code is traced, which makes data, where a value comes from.
 
-Names and calls only, nothing is run. Where the call graph cannot tell, a question is answered with no: a rule that
-finds too much is worse than one that finds too little.
+Names and calls only, nothing is run. Where the call graph cannot tell, a question is answered with no: a rule
+that finds too much is worse than one that finds too little.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Code:
                     holder = self._holder(scope, name)
                     self._bound.setdefault((holder, name), []).append((where, value))  # type: ignore[arg-type]
 
-    # -- calls -------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------
 
     def name_of(self, scope: Scope, call: ast.Call) -> str:
         """Spell the called function from the top (``numpy.random.rand``); empty where it is no import's."""
@@ -112,7 +112,7 @@ class Code:
         """Whether TensorFlow has a global seed."""
         return self.has_flor_seed or bool(self.seeds)
 
-    # -- which code runs where -----------------------------------------------------------------------------------
+    # -- which code runs where -----------------------------------------------------------------------------
 
     @cached_property
     def _graph(self) -> dict[Scope, set[Scope]]:
@@ -130,7 +130,7 @@ class Code:
 
     @cached_property
     def traced(self) -> set[Scope]:
-        """The functions TensorFlow traces into a training step; none of those of a model that runs eagerly."""
+        """The functions TensorFlow traces into a training step; none where the model runs eagerly."""
         if any(_is_true(given.value) for _, given in self.compile_keywords("run_eagerly")):
             return set()
         starts = [
@@ -162,7 +162,7 @@ class Code:
 
     @cached_property
     def hooks(self) -> set[Scope]:
-        """What callbacks may run: their methods, and functions given to LambdaCallback; not what these call."""
+        """The methods of callbacks and the functions given to LambdaCallback; not what these call."""
         found = {method for cls in self.callbacks for method in cls.methods.values()}
         for scope, call in self.all_calls():
             if last_name(call.func) == "LambdaCallback":
@@ -171,7 +171,7 @@ class Code:
 
     @cached_property
     def pipelines(self) -> list[tuple[Scope, bool]]:
-        """The functions given to ``Dataset.map`` and the like, and whether several calls of each run at once."""
+        """The functions given to ``Dataset.map`` and the like, and whether calls of each run at once."""
         found: dict[Scope, bool] = {}
         for scope, call in self.all_calls():
             if isinstance(call.func, ast.Attribute) and last_name(call.func) in PIPELINE_TAKERS:
@@ -202,7 +202,7 @@ class Code:
                 }
         return found
 
-    # -- where a value comes from ----------------------------------------------------------------------------------
+    # -- where a value comes from --------------------------------------------------------------------------
 
     @cached_property
     def data(self) -> dict[ast.AST, Scope]:
@@ -222,11 +222,11 @@ class Code:
     def sources_of(
         self, starts: Iterable[Found], stops: frozenset[str] = frozenset()
     ) -> dict[ast.AST, Scope]:
-        """Return the expressions values are computed from, followed through names, loops and results of functions.
+        """Return the expressions values are computed from, through names, loops and results of functions.
 
         Args:
           starts: the values, each with the scope it stands in.
-          stops: functions whose result says nothing of the order, or whatever is asked, of what they are given.
+          stops: functions whose result says nothing of what they are given.
         """
         found: dict[ast.AST, Scope] = {}
         todo = list(starts)
@@ -245,7 +245,7 @@ class Code:
         return found
 
     def bound(self, scope: Scope, name: str) -> list[Found]:
-        """List what a name may have been given: in this function, else in those around it, else in the file."""
+        """List what a name may have been given, in the scope it belongs to."""
         return list(self._bound.get((self._holder(scope, name), name), ()))
 
     def is_global(self, scope: Scope, name: str) -> bool:

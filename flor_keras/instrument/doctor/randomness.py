@@ -1,4 +1,4 @@
-"""Finds random numbers that another process does not draw again: ops with hidden state, seeds of chance, early draws."""
+"""Finds random numbers that another process does not draw again: hidden states, seeds of chance."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _DROPOUTS = ("tensorflow.nn.dropout", "tensorflow.nn.experimental.general_dropou
 CLOCKS = words(
     """time.time time.time_ns time.perf_counter time.perf_counter_ns time.monotonic time.process_time
     datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today datetime.date.today
-    uuid.uuid1 uuid.uuid4 os.urandom secrets.token_bytes secrets.token_hex secrets.randbits secrets.randbelow"""
+    uuid.uuid1 uuid.uuid4 os.urandom
+    secrets.token_bytes secrets.token_hex secrets.randbits secrets.randbelow"""
 )
 _SEEDING = words("numpy.random.seed random.seed")
 _TAKES_SEED = (*_SEEDING, "numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _NUMPY_DRAWS = words(
     """rand randn randint random random_sample ranf sample choice shuffle permutation bytes uniform normal
-    standard_normal binomial poisson beta gamma exponential multivariate_normal multinomial laplace lognormal"""
+    standard_normal binomial poisson beta gamma exponential multivariate_normal multinomial laplace
+    lognormal"""
 )
 _PYTHON_DRAWS = words(
-    """random randint randrange choice choices sample shuffle uniform gauss normalvariate triangular betavariate
-    expovariate gammavariate lognormvariate getrandbits randbytes"""
+    """random randint randrange choice choices sample shuffle uniform gauss normalvariate triangular
+    betavariate expovariate gammavariate lognormvariate getrandbits randbytes"""
 )
 _DRAW_NAMES = frozenset({f"numpy.random.{n}" for n in _NUMPY_DRAWS} | {f"random.{n}" for n in _PYTHON_DRAWS})
 _GENERATORS = words("numpy.random.default_rng numpy.random.RandomState random.Random")
@@ -129,7 +131,7 @@ def unseeded_default_rngs(code: Code) -> Places:
 
 
 def other_unseeded_generators(code: Code) -> Places:
-    """Find generators that are seeded by the system whatever is called; `default_rng` too where it was imported early."""
+    """Find generators that the system seeds whatever is called; `default_rng` too by its bare name."""
     for name in ("numpy.random.RandomState", "random.Random"):
         for scope, call in _unseeded(code, name):
             yield scope, call, _spelled(call)
@@ -145,7 +147,7 @@ def _unseeded(code: Code, wanted: str) -> Iterator[tuple[Scope, ast.Call]]:
 
 
 def draws_before_import(code: Code) -> Places:
-    """Find draws from the global random states before the program imports flor_keras, with no seed before them."""
+    """Find draws from the global random states before flor_keras is imported, with no seed before them."""
     before: list[tuple[Scope, ast.AST]] = []
     if not _collect_before(code, code.script, before, set()):
         return
@@ -161,7 +163,7 @@ def draws_before_import(code: Code) -> Places:
 
 
 def _collect_before(code: Code, file: File, before: list[tuple[Scope, ast.AST]], seen: set[str]) -> bool:
-    """Gather what runs before the first import of flor_keras, in order; tell whether there is such an import."""
+    """Gather what runs before the first import of flor_keras, in order; tell whether there is one."""
     seen.add(file.path)
     for statement in file.tree.body:
         for node in _in_running_order(statement):

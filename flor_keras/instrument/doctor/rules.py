@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flor_keras.instrument.doctor import callbacks
 from flor_keras.instrument.doctor import randomness as random
 from flor_keras.instrument.doctor import surroundings as around
 from flor_keras.instrument.doctor.rule import NOT_EXACT, Part, Rule
@@ -67,7 +68,7 @@ RULES = (
         "unseeded-generator",
         Part.SEEDS,
         NOT_EXACT,
-        "`np.random.RandomState()` or `random.Random()` without a seed; `default_rng()` imported by its own name under `flor.seed`",
+        "`np.random.RandomState()` or `random.Random()` without a seed; `default_rng()` by its bare name",
         "{} takes its seed from the system, and flor.seed cannot give it one",
         "give it a seed, or write np.random.default_rng() and call flor.seed() before",
         random.other_unseeded_generators,
@@ -160,7 +161,7 @@ RULES = (
         "an attribute of a callback that holds an open file, a lock, a thread or a connection",
         "{} cannot be pickled, so no checkpoint holds it",
         "open it where it is used, and keep plain values in attributes",
-        around.unpicklable_attributes,
+        callbacks.unpicklable_attributes,
     ),
     Rule(
         "state-outside-callback",
@@ -169,7 +170,7 @@ RULES = (
         "a list or dict of the file that a callback fills and reads",
         "{} is no attribute of a callback, so no checkpoint holds it",
         "make {} an attribute of the callback",
-        around.state_outside_callbacks,
+        callbacks.state_outside_callbacks,
     ),
     Rule(
         "own-callback-calls",
@@ -178,7 +179,7 @@ RULES = (
         "a program that calls the hooks of its callbacks itself",
         "there is no fit that a replay could go on with",
         "train with model.fit, or a custom train_step",
-        around.own_callback_calls,
+        callbacks.own_callback_calls,
     ),
     Rule(
         "op-in-step",
@@ -231,7 +232,7 @@ RULES = (
 FINE = {
     Part.WEIGHTS: "every checkpoint holds them, each with its hash",
     Part.METRICS: "their variables are in every checkpoint; recorded logs are compared",
-    Part.SEEDS: "no seed is set, and none is needed: orders of arrays are drawn from recorded seeds, and random states are kept",
+    Part.SEEDS: "no seed is set, and none is needed: orders come from recorded seeds, random states are kept",
     Part.DATA: "where training stands in its data is in every checkpoint",
     Part.BEFORE: "Python's and NumPy's are read at the import of flor_keras, and put back there",
     Part.CALLBACKS: "their attributes are in every checkpoint",
@@ -239,4 +240,7 @@ FINE = {
     Part.ENVIRONMENT: "versions, threads, CPU features and variables are recorded, and compared at a replay",
 }
 FLOR_SEED = "flor.seed records one seed that everything follows from"
-PROGRAM_SEED = "with the program's own seed fit shuffles arrays alike each epoch; flor.seed() would not, and covers random ops too"
+PROGRAM_SEED = (
+    "with the program's own seed fit shuffles arrays alike each epoch; with flor.seed() it would not, "
+    "and random ops are covered too"
+)
