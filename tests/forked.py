@@ -1,14 +1,15 @@
-"""Running programs in forks of one process that has imported TensorFlow, so that each costs a second and not ten.
+"""Running programs in forks of one process that has imported TensorFlow: each costs a second and not ten.
 
-The server is a process of its own with a Unix socket. It has imported TensorFlow and Keras and executed no operation
-(forking is safe until then). Who connects sends one request with its standard streams and gets the pid, then the exit
-status; who hangs up before takes the program and all it started with it.
+The server is a process of its own with a Unix socket. It has imported TensorFlow and Keras and executed no
+operation (forking is safe until then). Who connects sends one request with its standard streams and gets the
+pid, then the exit status; who hangs up before takes the program and all it started with it.
 
     python forked.py serve SOCKET            the server; ends when its standard input closes
     python forked.py launch SOCKET WORDS…    runs ``python WORDS…`` in a fork, as the interpreter would
 
-A program runs as under its own interpreter: it is `__main__`, `sys.excepthook`, `atexit` and exit statuses work, it leads a
-process group. Different are: one hash seed for all, and what TensorFlow reads from the environment while it is imported.
+A program runs as under its own interpreter: it is `__main__`, `sys.excepthook`, `atexit` and exit statuses
+work, it leads a process group. Different are: one hash seed for all, and what TensorFlow reads from the environment
+while it is imported.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ForkServer:
         self.socket_path = Path(self._folder.name) / "socket"
         self.launcher_path = Path(self._folder.name) / "python"
         self.launcher_path.write_text(
-            f"#!/bin/sh\nexec {sys.executable} -ISE {__file__} launch {self.socket_path} \"$@\"\n"
+            f'#!/bin/sh\nexec {sys.executable} -ISE {__file__} launch {self.socket_path} "$@"\n'
         )
         self.launcher_path.chmod(0o755)
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": ""}
@@ -115,7 +116,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and every program still under way."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
         self._process.stdout.close()
@@ -129,7 +131,11 @@ def _connect(path: Path | str) -> socket.socket:
 
 
 def _send_request(
-    connection: socket.socket, words: list[str], cwd: str, environment: dict[str, str], descriptors: dict[int, int]
+    connection: socket.socket,
+    words: list[str],
+    cwd: str,
+    environment: dict[str, str],
+    descriptors: dict[int, int],
 ) -> None:
     """Send one request; ``descriptors`` says under which number the program gets which of ours."""
     request = {"words": words, "cwd": cwd, "environment": environment, "numbers": list(descriptors)}
@@ -153,7 +159,7 @@ def _receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[in
     return json.loads(text), list(descriptors)
 
 
-# -- the server ------------------------------------------------------------------------------------------------
+# -- the server ---------------------------------------------------------------------------------------------
 
 
 def serve(path: str) -> None:
@@ -169,7 +175,9 @@ def serve(path: str) -> None:
     wakeup.setblocking(False)
     signal.set_wakeup_fd(woken.fileno())
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test session's, which ends us by closing stdin
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is the test session's, which ends us by closing stdin
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page of what is imported
     _Server(listener, wakeup).run()
@@ -271,7 +279,7 @@ def _place(descriptors: list[int], numbers: list[int]) -> None:
         os.close(descriptor)
 
 
-# -- the program -----------------------------------------------------------------------------------------------
+# -- the program --------------------------------------------------------------------------------------------
 
 
 def run_program(words: list[str], cwd: str, environment: dict[str, str]) -> None:
@@ -345,7 +353,7 @@ def _join_threads() -> None:
     threading._shutdown()
 
 
-# -- the launcher ----------------------------------------------------------------------------------------------
+# -- the launcher -------------------------------------------------------------------------------------------
 
 
 def launch(path: str, words: list[str]) -> None:

@@ -71,7 +71,8 @@ class Project:
 
     def flor(self, *words: Any, env: dict[str, str] | None = None, timeout_secs: float = 120.0) -> Ended:
         """Run ``flor-keras WORDS…``; the workers it starts are forks."""
-        starter = f"import sys; sys.executable = {str(self._server.launcher_path)!r}; from {CLI} import main; sys.exit(main())"
+        launcher = str(self._server.launcher_path)
+        starter = f"import sys; sys.executable = {launcher!r}; from {CLI} import main; sys.exit(main())"
         done = subprocess.run(
             [sys.executable, "-c", starter, *map(str, words)],
             cwd=self.folder,

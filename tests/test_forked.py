@@ -12,19 +12,31 @@ pytestmark = pytest.mark.slow
 
 def test_a_program_is_main_and_gets_its_words_folder_and_environment(project):
     project.write("helper.py", "WORD = 'beside'\n")
-    script = project.write("program.py", """
+    script = project.write(
+        "program.py",
+        """
         import os, sys, helper
-        print(__name__, sys.modules["__main__"].__file__ == __file__, sys.argv[1:], helper.WORD, os.environ["KEY"])
+        is_main = sys.modules["__main__"].__file__ == __file__
+        print(__name__, is_main, sys.argv[1:], helper.WORD, os.environ["KEY"])
         print("problem", file=sys.stderr)
-    """)
+    """,
+    )
     ended = project.run(script, "--lr", "1", env={"KEY": "value"})
     assert ended == (0, "__main__ True ['--lr', '1'] beside value\n", "problem\n")
 
 
 @pytest.mark.parametrize(
     ("ending", "status"),
-    [("pass", 0), ("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('words')", 1), ("1 / 0", 1), ("os._exit(9)", 9),
-     ("os.kill(os.getpid(), 9)", -9), ("raise KeyboardInterrupt", 130)],
+    [
+        ("pass", 0),
+        ("sys.exit()", 0),
+        ("sys.exit(7)", 7),
+        ("sys.exit('words')", 1),
+        ("1 / 0", 1),
+        ("os._exit(9)", 9),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("raise KeyboardInterrupt", 130),
+    ],
 )
 def test_the_exit_status_is_the_programs(project, ending, status):
     script = project.write("program.py", f"import os, sys\n{ending}\n")
@@ -32,29 +44,37 @@ def test_the_exit_status_is_the_programs(project, ending, status):
 
 
 def test_hooks_and_exit_handlers_run_while_main_is_still_there(project):
-    script = project.write("program.py", """
+    script = project.write(
+        "program.py",
+        """
         import atexit, sys
         atexit.register(lambda: print("exit", sys.modules["__main__"].word))
         sys.excepthook = lambda kind, error, trace: print("hook", kind.__name__, trace.tb_lineno)
         word = "still here"
         raise ValueError
-    """)
+    """,
+    )
     assert project.run(script).stdout == "hook ValueError 6\nexit still here\n"
 
 
 def test_tensorflow_is_imported_and_computes(project):
-    script = project.write("program.py", """
+    script = project.write(
+        "program.py",
+        """
         import sys
         assert "tensorflow" in sys.modules
         import tensorflow as tf
         print(float(tf.reduce_sum(tf.matmul(tf.ones((300, 300)), tf.ones((300, 300))))))
-    """)
+    """,
+    )
     first, second = project.start(script), project.start(script)
     assert first.wait().stdout == second.wait().stdout == "27000000.0\n"
 
 
 def test_unseeded_randomness_differs_between_programs(project):
-    script = project.write("program.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n")
+    script = project.write(
+        "program.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n"
+    )
     assert project.run(script).stdout != project.run(script).stdout
 
 

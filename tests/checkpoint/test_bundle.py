@@ -1,4 +1,4 @@
-"""Checkpoints on disk: every type comes back bit for bit, damage is told, what stands under its name is whole."""
+"""Checkpoints on disk: every type comes back bit for bit, damage is told, a name means whole."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from flor_keras.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
 
-FIXED_SIZE = (
-    "float16 float32 float64 bfloat16 float8_e5m2 float8_e4m3fn bool complex64 complex128 "
-    "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
-).split()
+FLOATS = ["float16", "float32", "float64", "bfloat16", "float8_e5m2", "float8_e4m3fn"]
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+FIXED_SIZE = [*FLOATS, *INTEGERS, "bool", "complex64", "complex128"]
 SHAPES = [(), (1,), (0,), (3, 0, 2), (7,), (16,), (5, 13), (64, 33)]
 
 
@@ -38,7 +37,8 @@ def some_bytes(dtype, shape, tf):
 @pytest.mark.parametrize("dtype", FIXED_SIZE)
 def test_every_type_and_shape_comes_back_bit_for_bit(tf, tmp_path, dtype):
     contents = [
-        bundle.Content(f"t{at}/a", dtype, shape, some_bytes(dtype, shape, tf)) for at, shape in enumerate(SHAPES)
+        bundle.Content(f"t{at}/a", dtype, shape, some_bytes(dtype, shape, tf))
+        for at, shape in enumerate(SHAPES)
     ]
     bundle.write(tmp_path / "0-0-end", contents, {}, {})
     read = bundle.read_tensors(tmp_path / "0-0-end")
@@ -110,8 +110,16 @@ DAMAGES = {
     "manifest gone": (MANIFEST, os.unlink, "its manifest cannot be read"),
     "manifest cut": (MANIFEST, cut, "its manifest cannot be read"),
     "manifest of another kind": (MANIFEST, lambda path: path.write_text("[]"), "its manifest cannot be read"),
-    "manifest without tensors": (MANIFEST, lambda path: path.write_text('{"format": 1}'), "its manifest cannot be read"),
-    "manifest not text": (MANIFEST, lambda path: path.write_bytes(b"\xff\xfe\0"), "its manifest cannot be read"),
+    "manifest without tensors": (
+        MANIFEST,
+        lambda path: path.write_text('{"format": 1}'),
+        "its manifest cannot be read",
+    ),
+    "manifest not text": (
+        MANIFEST,
+        lambda path: path.write_bytes(b"\xff\xfe\0"),
+        "its manifest cannot be read",
+    ),
 }
 
 
@@ -149,7 +157,7 @@ def test_a_tensor_the_manifest_names_and_the_bundle_has_not_is_damage(tf, tmp_pa
 def test_a_checkpoint_of_a_newer_format_says_to_upgrade(tf, tmp_path):
     folder = a_checkpoint(tmp_path / "c", tf)
     (folder / MANIFEST).write_text(json.dumps({"format": 99, "tensors": {}}))
-    with pytest.raises(CheckpointError, match="has format 99.*pip install --upgrade"):
+    with pytest.raises(CheckpointError, match=r"has format 99.*pip install --upgrade"):
         bundle.load(folder)
 
 

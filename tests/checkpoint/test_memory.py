@@ -28,7 +28,7 @@ model.compile("adam", "mse")
 x = np.zeros((8, WIDTH), "float32")
 for _ in range(4):
     model.train_on_batch(x, x)
-snapshot = Snapshot(gather({"model": model}))
+snapshot = Snapshot(gather({"model": model}), {})
 outcomes = []
 folder = Path("checkpoints"); folder.mkdir()
 writer = writing.Writer(folder, lambda job, done: outcomes.append(done.error), print)
@@ -48,21 +48,25 @@ def private(pid):
 
 
 def test_the_first_steps_after_the_fork_copy_none_of_the_state(project):
-    script = project.write("trainer.py", TRAINER, """
+    script = project.write(
+        "trainer.py",
+        TRAINER,
+        """
         usual = [step() for _ in range(5)]
         arena = writer.prepare(snapshot.layout)
-        snapshot.copy_into(arena)
+        snapshot.copy_into(arena, {})
         writer.submit(writing.job_for(0, folder / "0", snapshot.layout, {}, {}, {}))
         after = [step() for _ in range(2)]
         writer.wait()
-        snapshot.copy_into(writer.prepare(snapshot.layout))
+        snapshot.copy_into(writer.prepare(snapshot.layout), {})
         writer.submit(writing.job_for(1, folder / "1", snapshot.layout, {}, {}, {}))
         writer.wait()
         print(json.dumps({
             "state_bytes": snapshot.layout.num_bytes, "usual": max(usual), "after": sum(after),
             "regions": len(memory.tensor_regions()), "private": private(writer._pid), "outcomes": outcomes,
         }))
-    """)
+    """,
+    )
     found = json.loads(project.succeed(script).stdout)
     assert found["state_bytes"] > 100e6
     assert found["outcomes"] == [None, None]
@@ -75,7 +79,10 @@ def test_the_first_steps_after_the_fork_copy_none_of_the_state(project):
 
 def test_a_plain_fork_would_copy_the_state(project):
     """The measure itself: without `kept_from_child` it shows what the other test says is absent."""
-    script = project.write("trainer.py", TRAINER, """
+    script = project.write(
+        "trainer.py",
+        TRAINER,
+        """
         usual = [step() for _ in range(5)]
         pid = os.fork()
         if pid == 0:
@@ -85,13 +92,17 @@ def test_a_plain_fork_would_copy_the_state(project):
         os.kill(pid, 9)
         os.waitpid(pid, 0)
         print(json.dumps({"state_bytes": snapshot.layout.num_bytes, "after": sum(after) - 2 * max(usual)}))
-    """)
+    """,
+    )
     found = json.loads(project.succeed(script).stdout)
     assert found["after"] > 0.5 * found["state_bytes"] / memory.PAGE_BYTES
 
 
 def test_regions_left_out_of_a_child_read_as_zero_there_and_are_unchanged_here(project):
-    project.succeed(project.write("trainer.py", """
+    project.succeed(
+        project.write(
+            "trainer.py",
+            """
         import ctypes, os
         import numpy as np, tensorflow as tf
         from flor_keras.checkpoint import memory
@@ -112,7 +123,9 @@ def test_regions_left_out_of_a_child_read_as_zero_there_and_are_unchanged_here(p
         if pid == 0:
             os._exit(0 if array[32 << 20] == 1 else 1)
         assert os.waitpid(pid, 0)[1] == 0
-    """))
+    """,
+        )
+    )
 
 
 def test_the_memory_of_the_machine_is_known():

@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# A trainer that owns a Writer: take(size, fill) checkpoints one tensor of `size` bytes, wait() until it is written.
+# A trainer that owns a Writer: take(size) checkpoints one tensor of `size` bytes.
 PRELUDE = """
 import os, resource, signal, sys, time
 from pathlib import Path
@@ -120,7 +120,9 @@ def test_a_worker_killed_while_it_writes_is_replaced_and_the_checkpoint_written_
     """)
 
 
-@pytest.mark.parametrize("size", [100_000, 30_000_000], ids=["that fits the arena", "that needs a larger arena"])
+@pytest.mark.parametrize(
+    "size", [100_000, 30_000_000], ids=["that fits the arena", "that needs a larger arena"]
+)
 def test_a_worker_killed_between_two_checkpoints_is_replaced_for_a_state(trainer, size):
     trainer(f"""
         take()
@@ -135,7 +137,8 @@ def test_a_worker_killed_between_two_checkpoints_is_replaced_for_a_state(trainer
 
 
 def test_a_stopped_worker_is_killed_at_its_deadline_and_replaced(trainer):
-    trainer("""
+    trainer(
+        """
         take()
         writer.wait()
         pid = writer._pid
@@ -145,11 +148,14 @@ def test_a_stopped_worker_is_killed_at_its_deadline_and_replaced(trainer):
         assert not is_alive(pid) and not writer.is_in_line
         check()
         assert events == ["The checkpoint worker hung and was killed; it is replaced."], events
-    """, **QUICK)
+    """,
+        **QUICK,
+    )
 
 
 def test_a_stopped_worker_cannot_hold_up_a_job_larger_than_a_pipe(trainer):
-    trainer("""
+    trainer(
+        """
         take()
         writer.wait()
         os.kill(writer._pid, signal.SIGSTOP)
@@ -158,7 +164,9 @@ def test_a_stopped_worker_cannot_hold_up_a_job_larger_than_a_pipe(trainer):
         check()
         assert bundle.read_tensors(folder / "1")["words"][-1] == words[-1]
         assert events == ["The checkpoint worker hung and was killed; it is replaced."], events
-    """, **QUICK)
+    """,
+        **QUICK,
+    )
 
 
 def test_after_two_failures_in_a_row_the_trainer_writes_in_line_and_says_so_once(trainer):
@@ -200,7 +208,8 @@ HANDSHAKES = {
 
 @pytest.mark.parametrize("behaviour", HANDSHAKES)
 def test_a_worker_that_fails_the_handshake_is_not_trusted(trainer, behaviour):
-    trainer(f"""
+    trainer(
+        f"""
         def cannot(*arguments):
             raise OSError("no room")
         def lies(folder, *arguments):
@@ -214,7 +223,9 @@ def test_a_worker_that_fails_the_handshake_is_not_trusted(trainer, behaviour):
         assert writer.is_in_line
         check()
         assert len(events) == 2 and "did not start" in events[0] and "itself" in events[1], events
-    """, **QUICK)
+    """,
+        **QUICK,
+    )
 
 
 def test_where_fork_fails_the_trainer_writes_in_line(trainer):
@@ -252,7 +263,9 @@ def test_memory_that_runs_out_later_is_noticed_where_the_state_grows(trainer):
     """)
 
 
-@pytest.mark.parametrize("waiting", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, os.WNOHANG)"], ids=["ignores", "reaps"])
+@pytest.mark.parametrize(
+    "waiting", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, os.WNOHANG)"], ids=["ignores", "reaps"]
+)
 def test_a_program_that_takes_the_end_of_all_children_is_no_obstacle(trainer, waiting):
     trainer(f"""
         def reap(*arguments):
@@ -288,15 +301,22 @@ def test_a_file_size_limit_fails_the_checkpoint_not_the_trainer(trainer):
 
 
 def test_the_worker_leaves_when_the_trainer_is_killed(project):
-    script = project.write("trainer.py", PRELUDE, """
+    script = project.write(
+        "trainer.py",
+        PRELUDE,
+        """
         take()
         writer.wait()
         print(writer._pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    """)
+    """,
+    )
     ended = project.run(script)
     pid = int(ended.stdout)
-    project.succeed(project.write("look.py", f"""
+    project.succeed(
+        project.write(
+            "look.py",
+            f"""
         import os, time
         for _ in range(1000):
             if not os.path.exists("/proc/{pid}"):
@@ -304,7 +324,9 @@ def test_the_worker_leaves_when_the_trainer_is_killed(project):
             time.sleep(0.01)
         else:
             raise SystemExit("the worker is still there")
-    """))
+    """,
+        )
+    )
 
 
 def test_the_worker_is_out_of_the_programs_terminal_files_and_signals(trainer):
@@ -312,8 +334,10 @@ def test_the_worker_is_out_of_the_programs_terminal_files_and_signals(trainer):
         held = open("held", "w")
         take()
         writer.wait()
-        links = {name: os.readlink(f"/proc/{writer._pid}/fd/{name}") for name in os.listdir(f"/proc/{writer._pid}/fd")}
-        assert links["0"] == "/dev/null" and links["1"].endswith("worker.log") and links["2"].endswith("worker.log"), links
+        descriptors = Path(f"/proc/{writer._pid}/fd")
+        links = {path.name: os.readlink(path) for path in descriptors.iterdir()}
+        assert links["0"] == "/dev/null", links
+        assert all(links[name].endswith("worker.log") for name in "12"), links
         assert not any(link.endswith("held") for link in links.values()), links
         os.kill(writer._pid, signal.SIGINT)
         take()

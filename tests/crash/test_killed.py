@@ -22,7 +22,8 @@ from keras import callbacks, layers
 import flor_keras as flor
 
 x = np.random.rand(64, 8).astype("float32")
-model = keras.Sequential([keras.Input((8,)), layers.Dense(64), layers.BatchNormalization(), layers.Dropout(0.2), layers.Dense(1)])
+parts = layers.Dense(64), layers.BatchNormalization(), layers.Dropout(0.2), layers.Dense(1)
+model = keras.Sequential([keras.Input((8,)), *parts])
 model.compile("adam", "mse")
 heartbeat = os.open("heartbeat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
@@ -90,12 +91,18 @@ def test_a_killed_run_can_be_restored_into_a_fresh_program(project):
         time.sleep(0.1)
     running.signal(9)
     running.wait()
-    ended = project.succeed(project.write("restore.py", PROGRAM.partition("heartbeat")[0], """
+    ended = project.succeed(
+        project.write(
+            "restore.py",
+            PROGRAM.partition("heartbeat")[0],
+            """
         last = flor.run("latest").checkpoints[-1]
         last.restore(model)
         assert int(model.optimizer.iterations.value) == 8 * (last.epoch + 1), last
         print("restored")
-    """.replace("        ", "")))
+    """.replace("        ", ""),
+        )
+    )
     assert ended.stdout == "restored\n"
 
 

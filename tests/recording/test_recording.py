@@ -27,14 +27,20 @@ def checkpoints(run):
     return [(c.loop, c.epoch, c.kind) for c in run.checkpoints]
 
 
-# -- entries ---------------------------------------------------------------------------------------------------
+# -- entries ------------------------------------------------------------------------------------------------
 
 
 def test_keras_logs_are_entries_equal_to_the_history_to_the_last_bit(project):
-    ended = project.succeed(project.write("train.py", BASE, """
+    ended = project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         history = build().fit(x, y, epochs=5, validation_split=0.25, verbose=0, callbacks=[flor.FlorKeras()])
         print(json.dumps({name: [v.hex() for v in values] for name, values in history.history.items()}))
-    """))
+    """,
+        )
+    )
     import json
 
     history = json.loads(ended.stdout)
@@ -45,12 +51,20 @@ def test_keras_logs_are_entries_equal_to_the_history_to_the_last_bit(project):
         assert [entry.position for entry in entries] == [Position(0, epoch) for epoch in range(5)]
         assert [entry.value.hex() for entry in entries] == recorded
     assert run.status is Status.FINISHED
-    assert checkpoints(run) == [(0, 0, Kind.START), *((0, e, Kind.EPOCH_END) for e in range(5)), (0, 4, Kind.AFTER)]
+    assert checkpoints(run) == [
+        (0, 0, Kind.START),
+        *((0, e, Kind.EPOCH_END) for e in range(5)),
+        (0, 4, Kind.AFTER),
+    ]
 
 
 @pytest.mark.parametrize("order", ["[ours, theirs]", "[theirs, ours]", "[other, ours, theirs]"])
 def test_a_log_line_in_any_hook_has_the_position_of_that_hook(project, order):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         class Logs(callbacks.Callback):
             def on_train_begin(self, logs=None): flor.log("train_begin", 1)
             def on_epoch_begin(self, epoch, logs=None): flor.log("epoch_begin", epoch)
@@ -63,10 +77,13 @@ def test_a_log_line_in_any_hook_has_the_position_of_that_hook(project, order):
             def on_train_end(self, logs=None): flor.log("train_end", 1)
         flor.log("before", 1)
         ours, theirs, other = flor.FlorKeras(), Logs(), callbacks.TerminateOnNaN()
-    """, f"""
+    """,
+            f"""
         build().fit(x, y, batch_size=32, epochs=2, validation_data=(x, y), verbose=0, callbacks={order})
         flor.log("after", 1)
-    """))
+    """,
+        )
+    )
     run = project.latest()
 
     def positions(name):
@@ -85,7 +102,11 @@ def test_a_log_line_in_any_hook_has_the_position_of_that_hook(project, order):
 
 
 def test_a_log_line_inside_a_training_step_is_logged_each_time_the_graph_runs(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         class Own(keras.Model):
             def __init__(self):
                 super().__init__()
@@ -99,21 +120,31 @@ def test_a_log_line_inside_a_training_step_is_logged_each_time_the_graph_runs(pr
         model = Own()
         model.compile("sgd", "mse")
         model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[flor.FlorKeras()])
-    """))
+    """,
+        )
+    )
     entries = project.latest().entries("in_graph")
     assert [entry.position for entry in entries] == [Position(0, e, s) for e in range(2) for s in range(4)]
     assert all(isinstance(entry.value, float) for entry in entries)
 
 
 def test_values_of_every_kind_come_back(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         flor.log("kinds", 1.5)
-        for value in (7, True, "text", None, [1, {"a": "b"}], float("nan"), np.float32(0.1), np.arange(3), tf.ones((2, 2)),
+        plain = 7, True, "text", None, [1, {"a": "b"}], float("nan"), np.float32(0.1)
+        for value in (*plain, np.arange(3), tf.ones((2, 2)),
                       tf.Variable(3), np.array(["a", "b"]), 10**30):
             flor.log("kinds", value)
         flor.log("refused", object())
         flor.log("refused", lambda: 1)
-        """ , FIT))
+        """,
+            FIT,
+        )
+    )
     run = project.latest()
     found = values(run, "kinds")
     assert found[:6] == [1.5, 7, True, "text", None, [1, {"a": "b"}]]
@@ -130,11 +161,17 @@ def test_values_of_every_kind_come_back(project):
 
 
 def test_arguments_come_from_the_command_line_then_the_environment_then_the_default(project):
-    script = project.write("train.py", BASE, """
-        found = [flor.arg("lr", 0.5), flor.arg("n", 3), flor.arg("on", False), flor.arg("word", "a"), flor.arg("free")]
-        print(found)
-    """)
-    ended = project.succeed(script, "--arg", "lr=0.01", "--arg=on=yes", env={"FLOR_ARGS": '{"lr": 9, "n": 4, "free": [1]}'})
+    script = project.write(
+        "train.py",
+        BASE,
+        """
+        asked = {"lr": 0.5, "n": 3, "on": False, "word": "a", "free": None}
+        print([flor.arg(name, default) for name, default in asked.items()])
+    """,
+    )
+    ended = project.succeed(
+        script, "--arg", "lr=0.01", "--arg=on=yes", env={"FLOR_ARGS": '{"lr": 9, "n": 4, "free": [1]}'}
+    )
     assert ended.stdout == "[0.01, 4, True, 'a', [1]]\n"
     run = project.latest()
     assert run.args == {"lr": 0.01, "n": 4, "on": True, "word": "a", "free": [1]}
@@ -157,17 +194,23 @@ def test_a_wrong_argument_is_an_error_without_a_traceback(project, words, variab
     assert ended.status != 0
 
 
-# -- loops -----------------------------------------------------------------------------------------------------
+# -- loops --------------------------------------------------------------------------------------------------
 
 
 def test_every_fit_of_a_program_is_a_loop_with_its_own_epochs(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         for fold in range(3):
             model = build()
             model.fit(x, y, epochs=fold + 1, verbose=0, callbacks=[flor.FlorKeras(name="folds")])
             flor.log("score", float(model.evaluate(x, y, verbose=0)[0]))
         model.fit(x, y, initial_epoch=3, epochs=5, verbose=0, callbacks=[flor.FlorKeras()])
-    """))
+    """,
+        )
+    )
     run = project.latest()
     assert run.name == "folds"
     assert [loop.loop for loop in run.loops] == [0, 1, 2, 3]
@@ -175,28 +218,45 @@ def test_every_fit_of_a_program_is_a_loop_with_its_own_epochs(project):
     assert [len(loop.history["epoch"]) for loop in run.loops] == [1, 2, 3, 2]
     assert [entry.position for entry in run.entries("score")] == [Position(0), Position(1), Position(2)]
     assert [(c.loop, c.epoch) for c in run.checkpoints if c.kind is Kind.EPOCH_END] == [
-        (0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 3), (3, 4)
+        (0, 0),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+        (2, 2),
+        (3, 3),
+        (3, 4),
     ]
 
 
 def test_one_flor_keras_serves_several_fits_and_copies_of_it_too(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         import copy, pickle
         ours = flor.FlorKeras(name="kept", overhead=0.5)
         earlier = copy.deepcopy(ours)
         for chosen in (ours, ours, earlier, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
             build().fit(x, y, epochs=1, verbose=0, callbacks=[chosen])
             assert (chosen.name, chosen.overhead, chosen.loop) == ("kept", 0.5, None)
-    """))
+    """,
+        )
+    )
     assert [len(loop.history["epoch"]) for loop in project.latest().loops] == [1] * 5
 
 
 def test_the_run_gets_its_name_from_flor_keras_whoever_began_it(project):
-    script = project.write("train.py", BASE, """
+    script = project.write(
+        "train.py",
+        BASE,
+        """
         flor.log("first", 1)
         for name in ("wanted", "too late"):
             build().fit(x, y, epochs=1, verbose=0, callbacks=[flor.FlorKeras(name=name)])
-    """)
+    """,
+    )
     project.succeed(script)
     assert project.latest("wanted").name == "wanted"
 
@@ -210,7 +270,11 @@ def test_an_imported_flor_keras_catches_the_very_first_fit(project):
 
 
 def test_a_callback_list_of_the_program_is_used_and_stays_usable(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         class Logs(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
                 flor.log("epoch", epoch)
@@ -218,14 +282,24 @@ def test_a_callback_list_of_the_program_is_used_and_stays_usable(project):
         given = callbacks.CallbackList([flor.FlorKeras(), Logs()], add_history=True, model=model)
         for _ in range(2):
             model.fit(x, y, epochs=2, verbose=0, callbacks=given)
-    """))
+    """,
+        )
+    )
     run = project.latest()
-    assert [entry.position for entry in run.entries("epoch")] == [Position(loop, e) for loop in (0, 1) for e in (0, 1)]
-    assert [entry.position for entry in run.entries("loss")] == [Position(loop, e) for loop in (0, 1) for e in (0, 1)]
+    assert [entry.position for entry in run.entries("epoch")] == [
+        Position(loop, e) for loop in (0, 1) for e in (0, 1)
+    ]
+    assert [entry.position for entry in run.entries("loss")] == [
+        Position(loop, e) for loop in (0, 1) for e in (0, 1)
+    ]
 
 
 def test_a_program_that_calls_its_callbacks_itself_is_recorded(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         model = build()
         given = callbacks.CallbackList([flor.FlorKeras()], model=model, epochs=2, steps=4)
         given.on_train_begin()
@@ -237,14 +311,20 @@ def test_a_program_that_calls_its_callbacks_itself_is_recorded(project):
                 given.on_train_batch_end(step, {"loss": loss})
             given.on_epoch_end(epoch, {"loss": float(loss)})
         given.on_train_end()
-    """))
+    """,
+        )
+    )
     run = project.latest()
     assert [entry.position for entry in run.entries("loss")] == [Position(0, 0), Position(0, 1)]
     assert len([c for c in run.checkpoints if c.kind is Kind.EPOCH_END]) == 2
 
 
 def test_a_recompile_inside_a_callback_is_no_obstacle(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         class Thaw(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
                 if epoch == 1:
@@ -257,11 +337,13 @@ def test_a_recompile_inside_a_callback_is_no_obstacle(project):
             model.fit(x, y, epochs=4, verbose=0, callbacks=[Thaw(), flor.FlorKeras()])
         except Exception as error:
             print(type(error).__name__, error)
-    """))
+    """,
+        )
+    )
     assert len(values(project.latest(), "loss")) >= 2
 
 
-# -- the state after fit ---------------------------------------------------------------------------------------
+# -- the state after fit ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -274,7 +356,11 @@ def test_a_recompile_inside_a_callback_is_no_obstacle(project):
     ids=["EarlyStopping", "SwapEMAWeights"],
 )
 def test_the_checkpoint_after_fit_is_the_model_fit_returned(project, other, at):
-    project.succeed(project.write("train.py", BASE, f"""
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            f"""
         chosen = [{other}]
         chosen.insert({at}, flor.FlorKeras())
         model = build(optimizer=keras.optimizers.Adam(0.01, use_ema=True))
@@ -291,10 +377,12 @@ def test_the_checkpoint_after_fit_is_the_model_fit_returned(project, other, at):
         assert len(state.variables) > 10
         for name, variable in state.variables.items():
             assert tensors[name].tobytes() == np.asarray(variable.numpy()).tobytes(), name
-    """))
+    """,
+        )
+    )
 
 
-# -- how a run ends --------------------------------------------------------------------------------------------
+# -- how a run ends -----------------------------------------------------------------------------------------
 
 ENDINGS = {
     "ends": ("pass", 0, Status.FINISHED, None),
@@ -331,7 +419,11 @@ def test_the_status_and_the_exit_status_are_those_of_a_program_that(project, end
 
 
 def test_a_failure_the_program_deals_with_is_no_failure_of_the_run(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         class Fails(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
                 raise RuntimeError("once")
@@ -339,7 +431,10 @@ def test_a_failure_the_program_deals_with_is_no_failure_of_the_run(project):
             build().fit(x, y, epochs=2, verbose=0, callbacks=[Fails(), flor.FlorKeras()])
         except RuntimeError:
             pass
-        """, FIT))
+        """,
+            FIT,
+        )
+    )
     assert project.latest().status is Status.FINISHED
 
 
@@ -347,12 +442,18 @@ def test_ctrl_c_interrupts_as_without_us_and_the_last_checkpoint_is_kept(project
     import signal
     import time
 
-    running = project.start(project.write("train.py", BASE, """
+    running = project.start(
+        project.write(
+            "train.py",
+            BASE,
+            """
         class Tells(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
                 open("epoch", "w").write(str(epoch))
         build().fit(x, y, epochs=100_000, verbose=0, callbacks=[Tells(), flor.FlorKeras()])
-    """))
+    """,
+        )
+    )
     for _ in range(600):
         if (project.folder / "epoch").exists() and int((project.folder / "epoch").read_text() or 0) >= 3:
             break
@@ -364,7 +465,7 @@ def test_ctrl_c_interrupts_as_without_us_and_the_last_checkpoint_is_kept(project
     assert len([c for c in run.checkpoints if c.kind is Kind.EPOCH_END]) >= 3
 
 
-# -- what must not take training down --------------------------------------------------------------------------
+# -- what must not take training down -----------------------------------------------------------------------
 
 STORES = {
     "a file": "file/.flor",
@@ -382,12 +483,16 @@ def test_a_store_that_cannot_be_used_is_an_error_before_the_first_epoch(project,
     connection.execute("CREATE TABLE theirs (a)")
     connection.commit()
     connection.close()
-    script = project.write("train.py", BASE, f"""
+    script = project.write(
+        "train.py",
+        BASE,
+        f"""
         class Tells(callbacks.Callback):
             def on_epoch_begin(self, epoch, logs=None):
                 print("epoch", epoch)
         build().fit(x, y, epochs=1, verbose=0, callbacks=[Tells(), flor.FlorKeras(store={STORES[where]!r})])
-    """)
+    """,
+    )
     ended = project.run(script)
     assert ended.status == 1, ended
     assert "Error: " in ended.stderr
@@ -404,7 +509,11 @@ def test_two_stores_in_one_program_are_refused(project):
 
 
 def test_the_stores_folder_vanishing_costs_the_checkpoints_and_not_the_training(project):
-    ended = project.succeed(project.write("train.py", BASE, """
+    ended = project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         import shutil
         class Removes(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
@@ -412,13 +521,19 @@ def test_the_stores_folder_vanishing_costs_the_checkpoints_and_not_the_training(
                     shutil.rmtree(".flor", ignore_errors=True)
         history = build().fit(x, y, epochs=5, verbose=0, callbacks=[Removes(), flor.FlorKeras()])
         print(len(history.epoch))
-    """))
+    """,
+        )
+    )
     assert ended.stdout == "5\n"
     assert "Traceback" not in ended.stderr
 
 
 def test_a_full_disk_costs_the_checkpoints_and_is_told_once(project):
-    ended = project.succeed(project.write("train.py", BASE, """
+    ended = project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         class Fills(callbacks.Callback):
@@ -430,7 +545,9 @@ def test_a_full_disk_costs_the_checkpoints_and_is_told_once(project):
                     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, 1000))
         history = build().fit(x, y, epochs=5, verbose=0, callbacks=[Fills(), flor.FlorKeras()])
         print(len(history.epoch))
-    """))
+    """,
+        )
+    )
     assert ended.stdout == "5\n"
     assert ended.stderr.count("A checkpoint could not be written") == 1, ended.stderr
     run = project.latest()
@@ -445,18 +562,24 @@ def test_a_full_tmpfs_costs_what_does_not_fit_and_nothing_else(project):
 
     folder = project.folder / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("no right to mount a tmpfs")
     try:
-        script = project.write("train.py", BASE, """
+        script = project.write(
+            "train.py",
+            BASE,
+            """
             model = keras.Sequential([keras.Input((8,)), layers.Dense(20_000), layers.Dense(1)])
             model.compile("adam", "mse")
             for n in range(200):
                 flor.log("before", n)
             history = model.fit(x, y, epochs=6, verbose=0, callbacks=[flor.FlorKeras()])
             print(len(history.epoch))
-        """)
+        """,
+        )
         ended = project.succeed(script, env={"FLOR_STORE": str(folder / ".flor")})
         assert ended.stdout == "6\n"
         assert ended.stderr.count("could not be written") == 1, ended.stderr
@@ -471,7 +594,10 @@ def test_a_full_tmpfs_costs_what_does_not_fit_and_nothing_else(project):
 
 
 def test_a_stopped_worker_does_not_stop_training_and_the_run_says_so(project):
-    script = project.write("train.py", BASE, """
+    script = project.write(
+        "train.py",
+        BASE,
+        """
         import signal
         class Stops(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
@@ -480,7 +606,8 @@ def test_a_stopped_worker_does_not_stop_training_and_the_run_says_so(project):
                     os.kill(session.current().checkpoints._writer._pid, signal.SIGSTOP)
         history = build().fit(x, y, epochs=5, verbose=0, callbacks=[Stops(), flor.FlorKeras()])
         print(len(history.epoch))
-    """)
+    """,
+    )
     ended = project.succeed(script, env={"FLOR_DEADLINE_SCALE": "0.05"})
     assert ended.stdout == "5\n"
     assert "hung and was killed; it is replaced" in ended.stderr
@@ -491,7 +618,11 @@ def test_a_stopped_worker_does_not_stop_training_and_the_run_says_so(project):
 
 
 def test_processes_the_program_forks_do_not_disturb_the_recording(project):
-    project.succeed(project.write("train.py", BASE, """
+    project.succeed(
+        project.write(
+            "train.py",
+            BASE,
+            """
         import multiprocessing
         flor.log("parent", 0)
         def child(number):
@@ -504,11 +635,13 @@ def test_processes_the_program_forks_do_not_disturb_the_recording(project):
                 assert process.exitcode == 0
                 pid = os.fork()
                 if pid == 0:
-                    os._exit(0)  # where a program leaves through TensorFlow's exit handlers it hangs, without us too
+                    os._exit(0)  # TensorFlow's exit handlers hang in a fork, without us too
                 assert os.waitpid(pid, 0)[1] == 0
                 flor.log("parent", epoch + 1)
         build().fit(x, y, epochs=3, verbose=0, callbacks=[Forks(), flor.FlorKeras()])
-    """))
+    """,
+        )
+    )
     run = project.latest()
     assert run.status is Status.FINISHED
     assert values(run, "parent") == [0, 1, 2, 3]

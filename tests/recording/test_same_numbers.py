@@ -21,7 +21,8 @@ def fit(key, model, *arguments, others=(), at=None, **more):
     history = model.fit(*arguments, callbacks=chosen, verbose=0, **more)
     histories[key] = {name: [float(v).hex() for v in values] for name, values in history.history.items()}
     histories[key + " weights"] = weights(model)
-    histories[key + " random"] = [float(np.random.rand()), float(tf.random.uniform([])), float(keras.random.uniform([]))]
+    drawn = np.random.rand(), tf.random.uniform([]), keras.random.uniform([])
+    histories[key + " random"] = [float(number) for number in drawn]
 """
 
 
@@ -31,7 +32,10 @@ def both(project):
 
     def run(*parts: str):
         script = project.write("train.py", BASE, HISTORIES, *parts, "print(json.dumps(histories))\n")
-        return [json.loads(project.succeed(script, env={"RECORD": which}).stdout.splitlines()[-1]) for which in "01"]
+        return [
+            json.loads(project.succeed(script, env={"RECORD": which}).stdout.splitlines()[-1])
+            for which in "01"
+        ]
 
     return run
 
@@ -85,7 +89,8 @@ def test_callbacks_that_change_training_do_so_alike_before_and_after_ours(both):
         keras.utils.set_random_seed(3)
         model = build(optimizer=keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9))
         fit("swap", model, x, y, others=[callbacks.SwapEMAWeights(swap_on_epoch=True)], at=0, epochs=3)
-        fit("swap at the end", model, x, y, others=[callbacks.SwapEMAWeights(swap_on_epoch=False)], at=1, epochs=3)
+        at_the_end = callbacks.SwapEMAWeights(swap_on_epoch=False)
+        fit("swap at the end", model, x, y, others=[at_the_end], at=1, epochs=3)
     """)
     assert recorded == without
 

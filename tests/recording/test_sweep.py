@@ -45,7 +45,11 @@ def test_a_dead_run_keeps_its_checkpoints_and_loses_the_rest(store, run_record, 
     store.begin_run(run_record("dead", **dead))
     parent = leave(store, "dead", "0-3-end", "0-4-end", f".tmp-0-5-end-{dead['pid']}", ".tmp-handshake")
     (parent / "worker.log").write_text("")
-    assert {path.name for path in sweep(store)} == {"0-4-end", f".tmp-0-5-end-{dead['pid']}", ".tmp-handshake"}
+    assert {path.name for path in sweep(store)} == {
+        "0-4-end",
+        f".tmp-0-5-end-{dead['pid']}",
+        ".tmp-handshake",
+    }
     assert {path.name for path in parent.iterdir()} == {"0-3-end", "worker.log"}
     assert store.run("dead").status is Status.KILLED
     assert sweep(store) == []
@@ -91,5 +95,7 @@ def test_a_failed_checkpoint_is_not_mistaken_for_one_that_was_entered(store, run
     store.begin_run(run_record("dead", **dead))
     leave(store, "dead", "0-4-end")
     at = layout.checkpoint_path("dead", Position(0, 4, 0), Kind.EPOCH_END)
-    store.add_checkpoint(CheckpointRecord("dead", 0, 4, 0, Kind.EPOCH_END, at, 0, 0.0, 0.0, time.time(), "no room"))
+    store.add_checkpoint(
+        CheckpointRecord("dead", 0, 4, 0, Kind.EPOCH_END, at, 0, 0.0, 0.0, time.time(), "no room")
+    )
     assert {path.name for path in sweep(store)} == {"0-4-end"}

@@ -11,8 +11,9 @@ x = np.random.rand(64, 8).astype("float32")
 y = x.sum(1, keepdims=True) + np.random.rand(64, 1).astype("float32")
 
 def build(**arguments):
-    parts = layers.Dense(8, activation="relu"), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(1)
-    model = keras.Sequential([keras.Input((8,)), *parts])
+    first, last = layers.Dense(8, activation="relu"), layers.Dense(1)
+    middle = layers.BatchNormalization(), layers.Dropout(0.3)
+    model = keras.Sequential([keras.Input((8,)), first, *middle, last])
     model.compile(**{"optimizer": "adam", "loss": "mse", "metrics": ["mae"], **arguments})
     return model
 

@@ -80,20 +80,30 @@ model = Model()
 model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"#NEW METRIC
 ])
 data = tf.data.Dataset.from_tensor_slices(((words.astype(str), images), target)).batch(8)
+writers = callbacks.CSVLogger("log.csv"), callbacks.ModelCheckpoint("best.keras")
 history = model.fit(
     data.shuffle(32), validation_data=data, epochs=4, verbose=0,
-    callbacks=[callbacks.CSVLogger("log.csv"), callbacks.ModelCheckpoint("best.keras"), Logs(), Other(), flor.FlorKeras()],
+    callbacks=[writers[0], writers[1], Logs(), Other(), flor.FlorKeras()],
 )
 print(model.name)
 model.scale.assign(float(model.scale) * 1.0)
 flor.log("after_live", norm(model))
 #NEW AFTER
 np.save("weights.npy", model.get_weights()[0])
+model.save("final.keras")
+import matplotlib.pyplot as plt
+plt.plot(history.history["loss"])
+plt.savefig("loss.png")
+plt.show()
 """
 NEW = {
     "EPOCH": 'flor.log("hindsight", norm(self.model))',
     "METRIC": ', "mse"',
-    "AFTER": 'flor.log("after_hindsight", norm(model))\nflor.log("history", history.history)\nflor.log("epochs", history.epoch)',
+    "AFTER": """
+flor.log("after_hindsight", norm(model))
+flor.log("history", history.history)
+flor.log("epochs", history.epoch)
+""",
 }
 
 
@@ -108,7 +118,7 @@ def changed(source: str, *keys: str) -> str:
 def rich(shared_project: Project) -> Project:
     """A project with one recorded run of the rich model, and the script with all new lines in it."""
     shared_project.script = shared_project.write("train.py", changed(RICH))
-    shared_project.succeed(shared_project.script)
+    shared_project.succeed(shared_project.script, env={"MPLBACKEND": "agg"})
     shared_project.before = photograph(shared_project)
     shared_project.write("train.py", changed(RICH, *NEW))
     return shared_project
@@ -116,8 +126,11 @@ def rich(shared_project: Project) -> Project:
 
 def photograph(project: Project) -> dict:
     """Return the bytes and times of what the program wrote."""
-    names = ("log.csv", "best.keras", "weights.npy", "other")
-    return {name: ((project.folder / name).read_bytes(), (project.folder / name).stat().st_mtime_ns) for name in names}
+    names = ("log.csv", "best.keras", "weights.npy", "other", "final.keras", "loss.png")
+    return {
+        name: ((project.folder / name).read_bytes(), (project.folder / name).stat().st_mtime_ns)
+        for name in names
+    }
 
 
 def test_a_norm_over_the_whole_state_equals_the_live_one_at_every_epoch(rich):
@@ -125,10 +138,18 @@ def test_a_norm_over_the_whole_state_equals_the_live_one_at_every_epoch(rich):
     run = rich.latest()
     live, hindsight = run.entries("live"), run.entries("hindsight")
     assert [e.value.hex() for e in hindsight] == [e.value.hex() for e in live]
-    assert [e.position for e in hindsight] == [Position(0, epoch) for epoch in range(4)] == [e.position for e in live]
+    assert (
+        [e.position for e in hindsight]
+        == [Position(0, epoch) for epoch in range(4)]
+        == [e.position for e in live]
+    )
     assert len({e.value for e in live}) == 4
     assert {k: told[k] for k in ("level", "epochs", "names", "verified", "max_abs_diff")} == {
-        "level": "epoch", "epochs": [0, 1, 2, 3], "names": ["hindsight"], "verified": "exact", "max_abs_diff": 0.0
+        "level": "epoch",
+        "epochs": [0, 1, 2, 3],
+        "names": ["hindsight"],
+        "verified": "exact",
+        "max_abs_diff": 0.0,
     }
     assert set(told["held_back"]) == {"CSVLogger", "ModelCheckpoint", "Other"}
 
@@ -157,8 +178,11 @@ def test_code_after_fit_sees_the_final_state_and_the_recorded_history(rich):
 
 
 def test_what_the_program_wrote_is_as_it_was_after_all_these_replays(rich):
-    rich.replay(rich.script, "hindsight", "val_mse", "after_hindsight", "--callbacks", "all")
+    told = rich.replay(rich.script, "hindsight", "val_mse", "after_hindsight", "--callbacks", "all")
     assert photograph(rich) == rich.before
+    assert {"CSVLogger", "ModelCheckpoint"} <= set(told["held_back"])
+    told_of = " ".join(map(str, [*told["diverted"], *told["refused"]]))
+    assert all(name in told_of for name in ("final.keras", "weights.npy", "loss.png")), told_of
 
 
 def test_the_json_object_has_the_agreed_keys(rich):
@@ -197,7 +221,10 @@ def test_a_name_recorded_already_is_compared_with_its_record(rich):
 def test_a_checkpoint_restores_into_a_fresh_process_bit_for_bit(rich):
     """Must show 2: every variable of the rich model, optimizers of both kinds included."""
     body = RICH.partition("history = ")[0]
-    restored = rich.write("restore.py", changed(body), """
+    restored = rich.write(
+        "restore.py",
+        changed(body),
+        """
 for x, y in data.take(1):
     model(x)
 run = flor.run("latest")
@@ -212,18 +239,25 @@ for checkpoint in run.checkpoints[1:]:
     recorded = [e.value for e in run.entries("live") if e.position.epoch == checkpoint.epoch]
     assert norm(model).hex() == recorded[0].hex(), checkpoint
 print("equal", len(run.checkpoints))
-""")
+""",
+    )
     assert rich.succeed(restored).stdout == "equal 6\n"
 
 
-# -- refusals --------------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------
 
 ERRORS = {
     "an unknown run": (["train.py", "hindsight", "--run", "nothing"], "No run 'nothing'"),
     "a script that is not there": (["other.py", "hindsight"], "There is no file other.py"),
     "a script no run matches": (["restore_nothing.py", "hindsight"], "No run in"),
-    "a name that is never logged": (["train.py", "hindsite"], "never logs 'hindsite'. Did you mean hindsight"),
-    "an epoch out of range": (["train.py", "hindsight", "--epochs", "9"], "has no epoch 9 to replay; it has 0-3"),
+    "a name that is never logged": (
+        ["train.py", "hindsite"],
+        "never logs 'hindsite'. Did you mean hindsight",
+    ),
+    "an epoch out of range": (
+        ["train.py", "hindsight", "--epochs", "9"],
+        "has no epoch 9 to replay; it has 0-3",
+    ),
     "no epochs at all": (["train.py", "hindsight", "--epochs", "x"], "--epochs has 'x'"),
     "a store that is not there": (["train.py", "hindsight", "--store", "nowhere"], "No store at"),
 }
@@ -264,12 +298,14 @@ def test_a_store_that_is_none_of_ours_is_refused(project, kind):
     assert "Traceback" not in ended.stderr
 
 
-# -- small programs, each with a twist -------------------------------------------------------------------------
+# -- small programs, each with a twist ----------------------------------------------------------------------
 
 
 def record_and_change(project: Project, source: str, **added: str) -> str:
     """Record a program without its marked lines, then put them in."""
-    script = project.write("train.py", BASE, "\n".join(line for line in source.splitlines() if "#new" not in line) + "\n")
+    script = project.write(
+        "train.py", BASE, "\n".join(line for line in source.splitlines() if "#new" not in line) + "\n"
+    )
     project.succeed(script)
     return project.write("train.py", BASE, source)
 
@@ -292,7 +328,9 @@ flor.log("final", float(model.get_weights()[0].sum()))  #new
 
 
 def test_each_fold_of_a_cross_validation_is_visited(project):
-    script = record_and_change(project, """
+    script = record_and_change(
+        project,
+        """
 class Logs(callbacks.Callback):
     def __init__(self, fold):
         super().__init__()
@@ -307,7 +345,8 @@ for fold in range(3):
               callbacks=[Logs(fold), flor.FlorKeras()])
     flor.log("score_live", float(model.evaluate(x[held], y[held], verbose=0)[0]))
     flor.log("score", float(model.evaluate(x[held], y[held], verbose=0)[0]))  #new
-""")
+""",
+    )
     told = project.replay(script, "hindsight", "--epochs", "1")
     run = project.latest()
     assert told["verified"] == "exact"
@@ -320,11 +359,15 @@ for fold in range(3):
 
 
 def test_both_phases_of_a_fine_tuning_are_visited_as_they_were(project):
-    script = record_and_change(project, """
+    script = record_and_change(
+        project,
+        """
+def state(model):
+    return [int(model.optimizer.iterations.value), len(model.trainable_variables)]
 class Logs(callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        flor.log("live", [int(self.model.optimizer.iterations.value), len(self.model.trainable_variables)])
-        flor.log("hindsight", [int(self.model.optimizer.iterations.value), len(self.model.trainable_variables)])  #new
+        flor.log("live", state(self.model))
+        flor.log("hindsight", state(self.model))  #new
 model = build()
 for layer in model.layers[:2]:
     layer.trainable = False
@@ -334,7 +377,8 @@ for layer in model.layers:
     layer.trainable = True
 model.compile(keras.optimizers.Adam(1e-4), "mse")
 model.fit(x, y, epochs=2, verbose=0, callbacks=[Logs(), flor.FlorKeras()])
-""")
+""",
+    )
     told = project.replay(script, "hindsight")
     run = project.latest()
     assert told["verified"] == "exact"
@@ -348,7 +392,9 @@ model = build(optimizer=keras.optimizers.SGD(rate))
 model.fit(x, y, epochs=int(sys.argv[1]), verbose=0, callbacks=[flor.FlorKeras()])
 flor.log("rate", [rate, sys.argv[1]])  #new
 """
-    script = project.write("train.py", BASE, "\n".join(line for line in source.splitlines() if "#new" not in line))
+    script = project.write(
+        "train.py", BASE, "\n".join(line for line in source.splitlines() if "#new" not in line)
+    )
     project.succeed(script, "3", "--arg", "lr=0.125")
     project.write("train.py", BASE, source)
     project.replay(script, "rate")
@@ -365,7 +411,9 @@ class Ends(callbacks.Callback):
 model = build()
 model.fit(x, y, epochs=5, verbose=0, callbacks=[Ends(), flor.FlorKeras()])
 """
-    script = project.write("train.py", BASE, "\n".join(line for line in source.splitlines() if "#new" not in line))
+    script = project.write(
+        "train.py", BASE, "\n".join(line for line in source.splitlines() if "#new" not in line)
+    )
     assert project.run(script).status == 130
     assert project.latest().status is Status.INTERRUPTED
     project.write("train.py", BASE, source)
@@ -375,11 +423,14 @@ model.fit(x, y, epochs=5, verbose=0, callbacks=[Ends(), flor.FlorKeras()])
 
 
 def test_a_program_that_fails_in_replay_shows_its_error_and_log(project):
-    script = record_and_change(project, """
+    script = record_and_change(
+        project,
+        """
 model = build()
 model.fit(x, y, epochs=2, verbose=0, callbacks=[flor.FlorKeras()])
 flor.log("wrong", undefined_name)  #new
-""")
+""",
+    )
     ended = project.flor("replay", script, "wrong")
     assert ended.status == 1
     assert "NameError" in ended.stderr
@@ -388,13 +439,16 @@ flor.log("wrong", undefined_name)  #new
 
 
 def test_early_stopping_with_best_weights_is_replayed_to_its_end(project):
-    script = record_and_change(project, """
+    script = record_and_change(
+        project,
+        """
 stop = callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
 model = build(optimizer=keras.optimizers.Adam(0.3))
 history = model.fit(x, y, epochs=30, validation_split=0.5, verbose=0, callbacks=[stop, flor.FlorKeras()])
 flor.log("live", [len(history.epoch), float(model.get_weights()[0].sum())])
 flor.log("hindsight", [len(history.epoch), float(model.get_weights()[0].sum())])  #new
-""")
+""",
+    )
     told = project.replay(script, "hindsight")
     run = project.latest()
     assert told["verified"] == "exact"
@@ -402,14 +456,17 @@ flor.log("hindsight", [len(history.epoch), float(model.get_weights()[0].sum())])
 
 
 def test_a_damaged_checkpoint_is_named_without_a_traceback_of_ours(project):
-    script = record_and_change(project, """
+    script = record_and_change(
+        project,
+        """
 class Logs(callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         flor.log("hindsight", 1)  #new
         logs["seen"] = True
 model = build()
 model.fit(x, y, epochs=3, verbose=0, callbacks=[Logs(), flor.FlorKeras()])
-""")
+""",
+    )
     (found,) = [c for c in project.latest().checkpoints if c.epoch == 1 and c.kind == "epoch_end"]
     (found.path / "bundle.data-00000-of-00001").write_bytes(b"")
     ended = project.flor("replay", script, "hindsight")

@@ -68,7 +68,9 @@ def test_every_variable_is_gathered_once_under_a_name_that_is_the_same_in_anothe
     assert not missing
     assert list(state.variables) == list(again.variables)
     assert list(state.tables) == list(again.tables)
-    assert not [name for name in state.variables if "/variables/" in name], "named by Keras's path, which counts builds"
+    assert not [name for name in state.variables if "/variables/" in name], (
+        "named by Keras's path, which counts builds"
+    )
 
 
 @each_specimen
@@ -97,13 +99,19 @@ def test_training_goes_on_from_a_restored_state_as_from_the_original(make, tmp_p
     going_on = trained.train().history
     restore(fresh.model, folder)
     again = fresh.train().history
-    assert {k: [v.hex() for v in vs] for k, vs in again.items()} == {k: [v.hex() for v in vs] for k, vs in going_on.items()}
+    assert {k: [v.hex() for v in vs] for k, vs in again.items()} == {
+        k: [v.hex() for v in vs] for k, vs in going_on.items()
+    }
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_keeps_its_slots(name, tmp_path):
     def make():
-        return Specimen(sequential(layers.Dense(6), layers.Dense(1), optimizer=keras.optimizers.get(name)), numbers(8), zoo.TARGET)
+        return Specimen(
+            sequential(layers.Dense(6), layers.Dense(1), optimizer=keras.optimizers.get(name)),
+            numbers(8),
+            zoo.TARGET,
+        )
 
     trained, fresh = make(), make()
     trained.train()
@@ -116,7 +124,11 @@ def test_every_optimizer_keeps_its_slots(name, tmp_path):
 
 def test_a_metric_added_later_renames_nothing(tmp_path):
     first = Specimen(sequential(layers.Dense(1), metrics=["mae"]), numbers(8), zoo.TARGET)
-    second = Specimen(sequential(layers.Dense(1), metrics=["mse", "mae", keras.metrics.RootMeanSquaredError()]), numbers(8), zoo.TARGET)
+    second = Specimen(
+        sequential(layers.Dense(1), metrics=["mse", "mae", keras.metrics.RootMeanSquaredError()]),
+        numbers(8),
+        zoo.TARGET,
+    )
     first.train()
     second.train()
     one, two = gather({"model": first.model}), gather({"model": second.model})
@@ -137,13 +149,16 @@ def test_what_the_checkpoint_has_no_value_for_is_named(tmp_path):
 
 def test_what_the_program_has_no_variable_for_is_named(tmp_path):
     folder = write(sequential(Counting(), layers.Dense(1)), tmp_path / "c")
-    with pytest.raises(StateError, match="has no variable for: .*calls"):
+    with pytest.raises(StateError, match=r"has no variable for: .*calls"):
         restore(sequential(layers.Dense(1)), folder)
 
 
 def test_a_variable_of_another_shape_or_type_is_named_with_both(tmp_path):
     folder = write(sequential(layers.Dense(4), layers.Dense(1)), tmp_path / "c")
-    with pytest.raises(StateError, match=r"another shape or type: .*_kernel \(8, 4\) in the checkpoint, \(8, 5\) in the program"):
+    with pytest.raises(
+        StateError,
+        match=r"another shape or type: .*_kernel \(8, 4\) in the checkpoint, \(8, 5\) in the program",
+    ):
         restore(sequential(layers.Dense(5), layers.Dense(1)), folder)
     with pytest.raises(StateError, match="another shape or type"):
         restore(sequential(layers.Dense(4, dtype="float64"), layers.Dense(1)), folder)
@@ -167,7 +182,7 @@ def test_a_model_that_is_not_compiled_is_restored_without_its_optimizer(tmp_path
     assert (plain.get_weights()[0] == trained.model.get_weights()[0]).all()
 
 
-# -- cases people reported -------------------------------------------------------------------------------------
+# -- cases people reported ----------------------------------------------------------------------------------
 
 
 def test_c31_statistics_of_layers_in_containers_come_back_and_predictions_agree(tmp_path):
@@ -185,7 +200,10 @@ def test_c33_a_gan_gets_both_optimizers_back_and_goes_on_counting(tmp_path):
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     counts = [int(o.iterations.value) for o in (fresh.model.d_optimizer, fresh.model.g_optimizer)]
     assert counts == [8, 8]
-    assert fresh.model.seed_generator.state.value.numpy().tolist() == trained.model.seed_generator.state.value.numpy().tolist()
+    assert (
+        fresh.model.seed_generator.state.value.numpy().tolist()
+        == trained.model.seed_generator.state.value.numpy().tolist()
+    )
     fresh.train(2)
     counts = [int(o.iterations.value) for o in (fresh.model.d_optimizer, fresh.model.g_optimizer)]
     assert counts == [12, 12]
@@ -197,7 +215,9 @@ def test_c35_a_vocabulary_comes_back_into_a_layer_that_was_never_adapted(tmp_pat
         if is_adapted:
             lookup.adapt(["a", "b", "b", "c", "c", "c"])
         inputs = keras.Input((1,), dtype="string")
-        return lookup, compiled(keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(9, 2)(lookup(inputs))))))
+        return lookup, compiled(
+            keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(9, 2)(lookup(inputs)))))
+        )
 
     _, trained = make(True)
     lookup, fresh = make(False)
@@ -232,7 +252,9 @@ def test_c38_the_loss_scale_comes_back(tmp_path):
     trained.train()
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     for name in ("dynamic_scale", "step_counter", "iterations"):
-        assert float(getattr(fresh.model.optimizer, name).value) == float(getattr(trained.model.optimizer, name).value)
+        assert float(getattr(fresh.model.optimizer, name).value) == float(
+            getattr(trained.model.optimizer, name).value
+        )
 
 
 def test_c40_a_checkpoint_with_lora_does_not_go_into_a_model_without(tmp_path):

@@ -1,4 +1,4 @@
-"""Models with every kind of state a program can have. Each function returns a compiled model and its data, fresh."""
+"""Models with every kind of state a program can have. Each function returns a compiled model and its data."""
 
 from __future__ import annotations
 
@@ -41,12 +41,24 @@ def sequential(*parts: Any, shape: tuple[int, ...] = (8,), **arguments: Any) -> 
 
 
 def dropout_and_batch_normalization() -> Specimen:
-    parts = layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.5), layers.GaussianNoise(0.1), layers.Dense(1)
+    parts = (
+        layers.Dense(8),
+        layers.BatchNormalization(),
+        layers.Dropout(0.5),
+        layers.GaussianNoise(0.1),
+        layers.Dense(1),
+    )
     return Specimen(sequential(*parts), numbers(8), TARGET)
 
 
 def random_flip() -> Specimen:
-    parts = layers.RandomFlip(seed=3), layers.RandomRotation(0.1), layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(1)
+    parts = (
+        layers.RandomFlip(seed=3),
+        layers.RandomRotation(0.1),
+        layers.Conv2D(2, 3),
+        layers.Flatten(),
+        layers.Dense(1),
+    )
     return Specimen(sequential(*parts, shape=(6, 6, 1)), numbers(6, 6, 1), TARGET)
 
 
@@ -71,7 +83,8 @@ def integer_lookup() -> Specimen:
 
 def text_vectorization(output_mode: str = "int") -> Specimen:
     text = layers.TextVectorization(
-        output_mode=output_mode, **({"output_sequence_length": 4} if output_mode == "int" else {"max_tokens": 10})
+        output_mode=output_mode,
+        **({"output_sequence_length": 4} if output_mode == "int" else {"max_tokens": 10}),
     )
     text.adapt(["the cat sat", "the dog ran", "a bird"])
     inputs = keras.Input((), dtype="string")
@@ -202,7 +215,9 @@ class Gan(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.discriminator = keras.Sequential([keras.Input((8,)), layers.Dense(8), layers.Dropout(0.3), layers.Dense(1)])
+        self.discriminator = keras.Sequential(
+            [keras.Input((8,)), layers.Dense(8), layers.Dropout(0.3), layers.Dense(1)]
+        )
         self.generator = keras.Sequential([keras.Input((4,)), layers.Dense(8), layers.BatchNormalization()])
         self.seed_generator = keras.random.SeedGenerator(1)
         self.d_loss = keras.metrics.Mean(name="d_loss")
@@ -219,7 +234,9 @@ class Gan(keras.Model):
     def train_step(self, real: Any) -> Any:
         noise = keras.random.normal((8, 4), seed=self.seed_generator)
         with tf.GradientTape() as tape:
-            scores = self.discriminator(real, training=True) - self.discriminator(self.generator(noise), training=True)
+            scores = self.discriminator(real, training=True) - self.discriminator(
+                self.generator(noise), training=True
+            )
             loss = tf.reduce_mean(tf.square(1 - scores))
         weights = self.discriminator.trainable_variables
         self.d_optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
@@ -259,7 +276,11 @@ def lora() -> Specimen:
 
 def mixed_precision() -> Specimen:
     policy = keras.mixed_precision.DTypePolicy("mixed_float16")
-    parts = layers.Dense(8, dtype=policy), layers.BatchNormalization(dtype=policy), layers.Dense(1, dtype=policy)
+    parts = (
+        layers.Dense(8, dtype=policy),
+        layers.BatchNormalization(dtype=policy),
+        layers.Dense(1, dtype=policy),
+    )
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     return Specimen(sequential(*parts, optimizer=optimizer), numbers(8), TARGET)
 
@@ -337,7 +358,11 @@ def several_outputs_and_metrics() -> Specimen:
     inputs = keras.Input((8,))
     left, right = layers.Dense(1, name="left")(inputs), layers.Dense(1, name="right")(inputs)
     model = keras.Model(inputs, {"left": left, "right": right})
-    model.compile("adam", {"left": "mse", "right": "mae"}, metrics={"left": ["mae"], "right": ["mse", keras.metrics.MeanSquaredError()]})
+    model.compile(
+        "adam",
+        {"left": "mse", "right": "mae"},
+        metrics={"left": ["mae"], "right": ["mse", keras.metrics.MeanSquaredError()]},
+    )
     return Specimen(model, numbers(8), {"left": TARGET, "right": TARGET})
 
 
@@ -348,10 +373,43 @@ def schedule_and_nested_models() -> Specimen:
 
 
 MAKERS = (
-    dropout_and_batch_normalization, random_flip, string_lookup, integer_lookup, text_vectorization,
-    text_vectorization_by_tf_idf, discretization, normalization, sublayers_in_containers, raw_variables,
-    modules_and_objects, gan, second_optimizer, stateful_lstm, lora, mixed_precision, moving_average_of_weights,
-    unused_sublayers, shared_layers, fine_tuned_after_a_recompile, frozen_base, composed_without_build,
-    unseeded_keras_random, several_outputs_and_metrics, schedule_and_nested_models,
+    dropout_and_batch_normalization,
+    random_flip,
+    string_lookup,
+    integer_lookup,
+    text_vectorization,
+    text_vectorization_by_tf_idf,
+    discretization,
+    normalization,
+    sublayers_in_containers,
+    raw_variables,
+    modules_and_objects,
+    gan,
+    second_optimizer,
+    stateful_lstm,
+    lora,
+    mixed_precision,
+    moving_average_of_weights,
+    unused_sublayers,
+    shared_layers,
+    fine_tuned_after_a_recompile,
+    frozen_base,
+    composed_without_build,
+    unseeded_keras_random,
+    several_outputs_and_metrics,
+    schedule_and_nested_models,
 )
-OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "ftrl", "adafactor", "lion", "muon")
+OPTIMIZERS = (
+    "sgd",
+    "rmsprop",
+    "adam",
+    "adamw",
+    "adagrad",
+    "adadelta",
+    "adamax",
+    "nadam",
+    "ftrl",
+    "adafactor",
+    "lion",
+    "muon",
+)
