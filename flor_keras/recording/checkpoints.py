@@ -99,6 +99,10 @@ class Checkpoints:
         self._number += 1
         self._note_stall(job.number, time.perf_counter() - began)
 
+    def state(self, roots: Mapping[str, Any]) -> State:
+        """Return the variables and tables reached from ``roots``."""
+        return self._gatherer.gather(roots)
+
     def poll(self) -> None:
         """Take note of what the worker has committed; never waits."""
         self._writer.poll()

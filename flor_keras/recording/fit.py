@@ -15,6 +15,7 @@ from flor_keras.checkpoint import bundle
 from flor_keras.recording.recorder import Recorder
 from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, LoopRecord, Position
 from flor_keras.state.callbacks import capture_callbacks, keyed, restore_callbacks
+from flor_keras.state.changers import change_the_model
 from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint, recorded_order
 from flor_keras.state.random import capture_random, restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
@@ -22,6 +23,9 @@ from flor_keras.state.skip import skip_fit
 
 if TYPE_CHECKING:
     from flor_keras.recording.resume import Past
+
+
+_WITH_DATA = (Kind.START, Kind.EPOCH_END)
 
 
 class FitLoop:
@@ -47,7 +51,9 @@ class FitLoop:
         self._steps_done = 0
         self._began = time.perf_counter()
         self._cost_before = 0.0
+        self.overhead = 1 / 15
         self._lost: list[str] = []
+        self._changes: bool | None = None  # whether callbacks may change the model at the end of an epoch
         self.past: Past | None = None
         self._resumed: list[tuple[int, dict[str, Any]]] = []
 
@@ -131,6 +137,15 @@ class FitLoop:
         """The epoch's steps are over; what is logged from here on belongs to the epoch as a whole."""
         self._recorder.move(Position(self.loop, self._epoch))
 
+    def hooks_begin(self) -> None:
+        """The epoch's callbacks are about to be called; keep what they see, where one may change it for the next."""
+        self.steps_end()
+        with self._recorder.shielded("Recording the end of an epoch"):
+            if self._changes is None:
+                self._changes = change_the_model(self.callbacks)
+            if self._changes:
+                self._take(Kind.EPOCH_HOOKS, {}, goes_on=False)
+
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """An epoch is over; every other callback has had its `on_epoch_end`."""
         with self._recorder.shielded("Recording the end of an epoch"):
@@ -140,6 +155,7 @@ class FitLoop:
             is_last = self._num_epochs is not None and epoch + 1 >= self._num_epochs
             goes_on = not is_last and not self._model.stop_training
             self._take(Kind.EPOCH_END, {"logs": dict(logs)}, goes_on)
+        self.keep_model(self.overhead * (time.perf_counter() - self._began) - self._cost_secs())
 
     def end(self, history: Any, overhead: float) -> None:
         """`fit` has returned; what its last callbacks did to the model is done."""
@@ -147,11 +163,23 @@ class FitLoop:
             self._give_history()
             described = described_history(history)
             self._take(Kind.AFTER, {"history": described}, goes_on=False)
+            self.keep_model(float("inf"))
             self._recorder.checkpoints.finish()
             run, loop, now = self._recorder.run, self.loop, time.time()
             self._recorder.journal.post(lambda store: store.finish_loop(run, loop, described, now))
             self._recorder.move(Position(self.loop))
             self._tell_overhead(overhead)
+
+    def keep_model(self, room_secs: float) -> None:
+        """Keep the model's graph, for export, if that costs no more than ``room_secs``."""
+        with self._recorder.shielded("Keeping the graph of the model"):
+            checkpoints = self._recorder.checkpoints
+            state = checkpoints.state({"model": self._model})
+            checkpoints.cost.stall_secs += self._recorder.models.keep(self.loop, self._model, state, room_secs)
+
+    def _cost_secs(self) -> float:
+        """Return what recording has cost this loop so far."""
+        return float(self._recorder.checkpoints.cost.total_secs - self._cost_before)
 
     def _take(self, kind: Kind, manifest: dict[str, Any], goes_on: bool) -> None:
         position = Position(self.loop, self._epoch, self._steps_done)
@@ -159,7 +187,7 @@ class FitLoop:
         if lost != self._lost:
             self._recorder.note(f"Attributes of callbacks that cannot be pickled are not kept: {', '.join(lost)}")
             self._lost = lost
-        has_data = self.source is not None and self.source.training is not None and kind is not Kind.AFTER
+        has_data = self.source is not None and self.source.training is not None and kind in _WITH_DATA
         python = {
             "callbacks": captured,
             "data": self.source.position(goes_on) if has_data and self.source else None,
@@ -174,7 +202,7 @@ class FitLoop:
 
     def _tell_overhead(self, overhead: float) -> None:
         secs = time.perf_counter() - self._began
-        share = (self._recorder.checkpoints.cost.total_secs - self._cost_before) / secs
+        share = self._cost_secs() / secs
         if share > overhead:
             self._recorder.note(
                 f"Recording loop {self.loop} took {share:.1%} of its {secs:.1f} s, more than overhead={overhead:.1%}."
@@ -207,12 +235,13 @@ class _Front(keras.callbacks.Callback):
         self._loop.steps_end()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._loop.steps_end()
+        self._loop.hooks_begin()
 
 
 def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: list[Any], flor: Any) -> Any:
     """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
     loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
+    loop.overhead = flor.overhead
     loop.past = recorder.past
     last = None if loop.past is None else loop.past.last(loop.loop)
     if last is not None and last.kind is Kind.AFTER:
@@ -234,6 +263,7 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     except BaseException as error:
         recorder.fail(error)
         recorder.move(Position(loop.loop))
+        loop.keep_model(float("inf"))
         raise
     finally:
         flor.loop = None

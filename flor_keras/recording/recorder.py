@@ -57,6 +57,7 @@ class Recorder:
         self._status = Status.FINISHED
         self._error: str | None = None
         self._checkpoints: Any = None
+        self._models: Any = None
         self._custom: Any = None  # the loop of the program's own that is under way
         self._objects: dict[str, Any] = {}
         self.position = Position()
@@ -169,6 +170,15 @@ class Recorder:
 
             self._checkpoints = Checkpoints(self.store, self.run, self._add_checkpoint, self.report)
         return self._checkpoints
+
+    @property
+    def models(self) -> Any:
+        """The graphs of the run's models."""
+        if self._models is None:
+            from flor_keras.recording.models import Models
+
+            self._models = Models(self.store, self.run, self.note)
+        return self._models
 
     @contextlib.contextmanager
     def shielded(self, doing: str) -> Iterator[None]:

@@ -14,7 +14,7 @@ from flor_keras.errors import UsageError
 from flor_keras.records import CheckpointRecord, Kind, RunRecord, Status
 from flor_keras.store.database import Store
 
-_ORDER = {Kind.START: 0, Kind.STEP: 1, Kind.EPOCH_END: 1, Kind.AFTER: 2}
+_ORDER = {Kind.START: 0, Kind.EPOCH_END: 1, Kind.AFTER: 2}  # of the others none is a place to go on from
 
 
 class Past:
@@ -27,7 +27,7 @@ class Past:
         self._ends: dict[int, list[CheckpointRecord]] = {}
         with Store.open(store) as opened:
             for checkpoint in opened.checkpoints(run):
-                if checkpoint.error is None and (store / checkpoint.path).is_dir():
+                if checkpoint.error is None and checkpoint.kind in _ORDER and (store / checkpoint.path).is_dir():
                     self._add(checkpoint)
 
     def _add(self, checkpoint: CheckpointRecord) -> None:

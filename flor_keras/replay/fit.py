@@ -19,6 +19,7 @@ from flor_keras.records import Execution, Kind, Position
 from flor_keras.replay.leads import leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
+from flor_keras.state.changers import change_the_model
 from flor_keras.state.data_position import data_fingerprint
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import read_python
@@ -61,7 +62,8 @@ def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> list[Any]
     chosen = []
     for callback in callbacks:
         is_needed = leads(callback, Path(replayer.plan.root), replayer.plan.reaching)
-        may_matter = (visit.is_redone or replayer.plan.callbacks == "all") and not writes_files(callback)
+        may_matter = visit.is_redone or replayer.plan.callbacks == "all" or change_the_model([callback])
+        may_matter = may_matter and not writes_files(callback)
         if is_needed or may_matter:
             chosen.append(callback)
         elif name_of(callback) not in replayer.held_back:
@@ -131,7 +133,7 @@ class _Visits(keras.callbacks.CallbackList):
             return
         visit.replayer.move(Position(visit.loop, epoch))
         if not visit.is_redone:
-            visit.restore(Kind.EPOCH_END, epoch)
+            visit.restore_hooks(epoch)
         given = visit.take_logs(epoch, pythonify_logs(logs))
         self._call("on_epoch_end", epoch, given)
         if visit.is_redone:

@@ -20,6 +20,9 @@ from flor_keras.store.database import Store
 from flor_keras.store.values import plain
 
 
+_OF_EPOCHS = (Kind.EPOCH_HOOKS, Kind.EPOCH_END)
+
+
 class ReplayDone(BaseException):
     """Ends the program once nothing more is needed of it. Not an Exception, so that the program does not catch it."""
 
@@ -48,7 +51,7 @@ class Replayer:
         self._names = frozenset(plan.names)
         self._store = Store.open(Path(plan.store))
         self._checkpoints = {
-            (c.loop, c.kind, c.epoch if c.kind is Kind.EPOCH_END else None): c
+            (c.loop, c.kind, c.epoch if c.kind in _OF_EPOCHS else None): c
             for c in self._store.checkpoints(plan.run)
             if c.error is None
         }

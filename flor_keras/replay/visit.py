@@ -83,7 +83,7 @@ class Visit(DataSource):
         if self._epoch is not None and self.is_redone:
             yield from self._redone(super().steps(steps))
         elif self._epoch is not None:
-            self.restore(Kind.EPOCH_END, self._epoch)
+            self.restore_hooks(self._epoch)
             self.replayer.move(Position(self.loop, self._epoch))
 
     def _redone(self, steps: Iterator[Any]) -> Iterator[Any]:
@@ -124,10 +124,19 @@ class Visit(DataSource):
         end = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1)
         return end or self.replayer.required(self.loop, Kind.START)
 
+    def restore_hooks(self, epoch: int) -> None:
+        """Put the model into the state an epoch's callbacks saw, and them too where they change it."""
+        hooks = self.replayer.checkpoint(self.loop, Kind.EPOCH_HOOKS, epoch)
+        if hooks is None:
+            self.restore(Kind.EPOCH_END, epoch)
+        else:
+            self.restore(Kind.EPOCH_HOOKS, epoch)
+            restore_callbacks(self._callbacks, read_python(self.replayer.folder(hooks))["callbacks"])
+
     def restore_before(self, epoch: int) -> None:
         """Put the model into the state an epoch begins with."""
         checkpoint = self.before(epoch)
-        self.restore(checkpoint.kind, checkpoint.epoch if checkpoint.kind is Kind.EPOCH_END else None)
+        self.restore(checkpoint.kind, None if checkpoint.kind is Kind.START else checkpoint.epoch)
 
     def resume_before(self, epoch: int) -> None:
         """Put everything into the state an epoch begins with: model, callbacks, data and random states."""

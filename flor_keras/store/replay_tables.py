@@ -50,7 +50,7 @@ class ReplayTables(Connection):
         """Return the checkpoints of a run, or of one loop, in the order of training, failed ones included."""
         rows = self._rows(
             f"SELECT {_CHECKPOINT_COLUMNS} FROM checkpoints WHERE run = ? AND loop = ifnull(?, loop) "
-            "ORDER BY loop, kind = 'after', epoch, kind = 'epoch_end', step",
+            "ORDER BY loop, kind = 'after', epoch, kind = 'epoch_end', kind = 'epoch_hooks', step",
             *(self._number(run), loop),
         )
         return [_checkpoint_record(run, row) for row in rows]

@@ -1,0 +1,129 @@
+"""Keeping the graph of the model that is being trained, once per loop and again when its structure changes.
+
+Tracing a model and describing its graph takes from 0.2 s to seconds for hundreds of variables (measured: about 15 ms a
+variable), all of it in the trainer, which alone has the model. So it waits until the time budget of recording has
+room for it, and is done at the end of the loop at the latest. Training is not changed: random states and what
+tracing does to layers are put back.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from flor_keras import keras_internals
+from flor_keras.export.graph import baked_hashes, write_graph, write_reference
+from flor_keras.export.kept import folder_of
+from flor_keras.state.random import capture_random, restore_random
+from flor_keras.state.tables import table_arrays
+from flor_keras.state.variables import State
+from flor_keras.store import layout
+
+_BASE_SECS = 0.1
+_SECS_PER_VARIABLE = 0.015
+
+
+class Models:
+    """The graphs of one run.
+
+    Args:
+      store: the store's folder.
+      run: the run's id.
+      note: called with a sentence to keep with the run.
+    """
+
+    def __init__(self, store: Path, run: str, note: Callable[[str], None]) -> None:
+        self._folder = layout.model_folder(store, run)
+        self._note = note
+        self._numbers: dict[int, int] = {}  # loop -> graphs it has
+        self._current: dict[int, Any] = {}  # loop -> what its newest graph is of
+        self._kept: list[tuple[Any, Any, str]] = []  # the model, what the graph is of, where it lies
+
+    def keep(self, loop: int, model: Any, state: State, room_secs: float) -> float:
+        """Keep the model's graph if it has none yet, or has become another; return the seconds it took.
+
+        Args:
+          loop: the loop.
+          model: the model.
+          state: its variables and tables.
+          room_secs: what it may cost now.
+        """
+        if not isinstance(model, keras.Model):
+            return 0.0
+        began = time.perf_counter()
+        subject = _subject(state)
+        if self._current.get(loop) == subject or _expected_secs(state) > room_secs:
+            return 0.0
+        self._keep(loop, model, state, subject)
+        self._current[loop] = subject
+        return time.perf_counter() - began
+
+    def _keep(self, loop: int, model: Any, state: State, subject: Any) -> None:
+        number = self._numbers.get(loop, self._num_on_disk(loop))
+        folder = folder_of(self._folder, loop, number)
+        self._numbers[loop] = number + 1
+        whole = (subject, _compiled(model))
+        for known, of, name in self._kept:
+            if known() is model and of == whole:
+                write_reference(folder, name)
+                return
+        random = capture_random()
+        began = time.perf_counter()
+        try:
+            why_not = write_graph(model, state.variables, _mutable_tables(state), dict(subject[1]), folder)
+        finally:
+            restore_random(random)
+        self._kept.append((weakref.ref(model), whole, folder.name))
+        self._note(f"The graph of the model of loop {loop} was kept in {time.perf_counter() - began:.2f} s.")
+        for form, why in why_not.items():
+            self._note(f"The model of loop {loop} cannot be exported as {form}: {why}")
+
+    def _num_on_disk(self, loop: int) -> int:
+        """Return how many graphs a loop has already: a run that was resumed comes to it again."""
+        number = 0
+        while folder_of(self._folder, loop, number).is_dir():
+            number += 1
+        return number
+
+
+def _expected_secs(state: State) -> float:
+    optimizers = tuple(f"{name}/" for name in state.optimizers)
+    num_variables = sum(not name.startswith(optimizers) for name in state.variables) if optimizers else len(state.variables)
+    return _BASE_SECS + _SECS_PER_VARIABLE * num_variables
+
+
+def _subject(state: State) -> tuple[Any, Any]:
+    """Return what a graph depends on: names, types and shapes of variables, and values that become part of it."""
+    shapes = tuple((name, v.dtype.name, tuple(v.shape)) for name, v in state.variables.items())
+    return shapes, tuple(sorted(_baked(state).items()))
+
+
+def _baked(state: State) -> dict[str, str]:
+    contents = {
+        f"{name}/{part}": array
+        for name, table in state.tables.items()
+        if not keras_internals.is_mutable_table(table)
+        for part, array in table_arrays(table).items()
+    }
+    names = {id(variable): name for name, variable in state.variables.items()}
+    for layer in state.derived:
+        for variable in layer.variables:
+            native = keras_internals.native_variable(variable)
+            if id(native) in names:
+                contents[names[id(native)]] = native.numpy()
+    return baked_hashes(contents)
+
+
+def _mutable_tables(state: State) -> Mapping[str, Any]:
+    return {name: table for name, table in state.tables.items() if keras_internals.is_mutable_table(table)}
+
+
+def _compiled(model: Any) -> Any:
+    """Return what of a model's configuration may change while its variables stay."""
+    trainable = tuple(layer.trainable for layer in model._flatten_layers())
+    return id(getattr(model, "_compile_config", None)), trainable
