@@ -8,8 +8,8 @@ pid, then the exit status; who hangs up before takes the program and all it star
     python forked.py launch SOCKET WORDS…    runs ``python WORDS…`` in a fork, as the interpreter would
 
 A program runs as under its own interpreter: it is `__main__`, `sys.excepthook`, `atexit` and exit statuses
-work, it leads a process group. Different are: one hash seed for all, and what TensorFlow reads from the environment
-while it is imported.
+work, it leads a process group. Different are: one hash seed for all, and what TensorFlow reads from the
+environment while it is imported.
 """
 
 from __future__ import annotations
