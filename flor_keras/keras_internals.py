@@ -199,10 +199,10 @@ def has_own_train_step(model: Any) -> bool:
 
 
 @contextmanager
-def _own_optimizers_left(model: Any) -> Iterator[None]:
-    """Keep Keras from building the optimizer of a model with a training step of its own for all weights."""
+def _optimizer_left(model: Any) -> Iterator[None]:
+    """Keep Keras from building a model's optimizer: a training step does it in another name scope, if for all weights."""
     optimizer = getattr(model, "optimizer", None)
-    is_left = optimizer is not None and not optimizer.built and has_own_train_step(model)
+    is_left = optimizer is not None and not optimizer.built
     if is_left:
         optimizer.built = True
     try:
@@ -210,6 +210,14 @@ def _own_optimizers_left(model: Any) -> Iterator[None]:
     finally:
         if is_left:
             optimizer.built = False
+
+
+def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """Create an optimizer's slots under the names they get in a training step; the public ``build`` gives others."""
+    from keras.src import backend
+
+    with backend.name_scope(optimizer.name, caller=optimizer):
+        optimizer.build(variables)
 
 
 class TrainingSteps:
@@ -281,14 +289,23 @@ class TrainingSteps:
         import tensorflow as tf
 
         batch = self.owner._distributed_dataset.element_spec
-        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError), _own_optimizers_left(model):
+        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError), _optimizer_left(model):
             model._symbolic_build(data_batch=batch)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and not optimizer.built and model.built and not has_own_train_step(model):
+            build_optimizer(optimizer, model.trainable_variables)
         if not set(recorded) <= set(known()):
+            self.trace(model)
 
-            def step(data: Any) -> None:
-                model.distribute_strategy.run(model.train_step, args=(data,))
+    def trace(self, model: Any) -> list[Any]:
+        """Trace a training step, which creates what it creates and computes nothing; return the variables it uses."""
+        import tensorflow as tf
 
-            tf.function(step).get_concrete_function(batch)
+        def step(data: Any) -> None:
+            model.distribute_strategy.run(model.train_step, args=(data,))
+
+        traced = tf.function(step).get_concrete_function(self.owner._distributed_dataset.element_spec)
+        return list(traced.graph.variables)
 
     def construct(self, original: type, *args: Any, **kwargs: Any) -> Any:
         """Construct the iterator, as a subclass of Keras's that lets the source have its say."""
@@ -387,9 +404,20 @@ def pipeline_random_ops(dataset: Any) -> list[tuple[str, bool]]:
         for wrapper in source._functions() if hasattr(source, "_functions") else []:
             graph = getattr(getattr(wrapper, "function", None), "graph", None)
             for op in graph.get_operations() if graph is not None else []:
-                if op.type in _STATEFUL_RANDOM:
+                if op.type in _STATEFUL_RANDOM and (is_parallel or not _is_seeded(op)):
                     found.add((f"{op.type} ({_place_of(op)})", is_parallel))
     return sorted(found)
+
+
+def _is_seeded(op: Any) -> bool:
+    """Whether a random op has a seed, of its own or the global one when it was made."""
+    return bool(op.get_attr("seed") or op.get_attr("seed2"))
+
+
+def step_variables(model: Any) -> list[Any]:
+    """Return the variables a traced training step uses, in the order it uses them first."""
+    traced = [f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()]
+    return list({id(v): v for function in traced for v in function.graph.variables}.values())
 
 
 def _place_of(op: Any) -> str:

@@ -20,6 +20,7 @@ from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerpri
 from flor_keras.state.random import capture_random, restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
 from flor_keras.state.skip import skip_fit
+from flor_keras.state.variables import STEP, outside_of
 
 if TYPE_CHECKING:
     from flor_keras.recording.resume import Past
@@ -46,6 +47,8 @@ class FitLoop:
         self.callbacks: Sequence[Any] = ()
         self.fingerprint: str | None = None
         self._model: Any = None
+        self._roots: dict[str, Any] = {}
+        self._traced: Any = None  # the training function whose variables are known
         self._epoch = initial_epoch
         self._num_epochs: int | None = None
         self._steps_done = 0
@@ -63,6 +66,7 @@ class FitLoop:
             resumed = keras_internals.initial_epoch(model)
             self._epoch = self._epoch if resumed is None else resumed
             self._model = model
+            self._roots = {"model": model}
             self._num_epochs = params.get("epochs")
             self._cost_before = self._recorder.checkpoints.cost.total_secs
             self._began = time.perf_counter()
@@ -95,9 +99,9 @@ class FitLoop:
         assert self.past is not None and self.source is not None and self.source.training is not None
         manifest = bundle.read_manifest(folder)
         if last.kind is Kind.EPOCH_END:
-            build_model(self.source.training, self._model, manifest)
+            self._roots = build_model(self.source.training, self._model, manifest)
             self._resumed = self.past.history(self.loop, last.epoch)
-        restore_objects(folder, {"model": self._model}, is_fresh=last.kind is Kind.START)
+        restore_objects(folder, self._roots, is_fresh=last.kind is Kind.START)
         python = read_python(folder)
         restore_callbacks(self.callbacks, python["callbacks"])
         if python["data"] is not None:
@@ -146,9 +150,17 @@ class FitLoop:
             if self._changes:
                 self._take(Kind.EPOCH_HOOKS, {}, goes_on=False)
 
+    def _find_outside(self) -> None:
+        """Add the variables the training step uses from outside of the model; known once a step was traced."""
+        if self._model.train_function is not self._traced:
+            self._traced = self._model.train_function
+            outside = outside_of(self._model, keras_internals.step_variables(self._model))
+            self._roots = {"model": self._model, **({STEP: outside} if outside else {})}
+
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """An epoch is over; every other callback has had its `on_epoch_end`."""
         with self._recorder.shielded("Recording the end of an epoch"):
+            self._find_outside()
             position = Position(self.loop, epoch)
             for name, value in logs.items():
                 self._recorder.journal.entries.append(Entry(name, value, position))
@@ -174,7 +186,7 @@ class FitLoop:
         """Keep the model's graph, for export, if that costs no more than ``room_secs``."""
         with self._recorder.shielded("Keeping the graph of the model"):
             checkpoints = self._recorder.checkpoints
-            state = checkpoints.state({"model": self._model})
+            state = checkpoints.state(self._roots)
             checkpoints.cost.stall_secs += self._recorder.models.keep(self.loop, self._model, state, room_secs)
 
     def _cost_secs(self) -> float:
@@ -197,7 +209,7 @@ class FitLoop:
         why = self.source.why_inexact if self.source is not None else None
         inexact = [*([why] if why else []), *(f"{name} was not kept" for name in lost)]
         self._recorder.checkpoints.take(
-            position, kind, {"model": self._model}, python, {**manifest, "inexact": inexact}
+            position, kind, self._roots, python, {**manifest, "inexact": inexact}
         )
 
     def _tell_overhead(self, overhead: float) -> None:

@@ -35,6 +35,7 @@ class Visit(DataSource):
         self.epochs = replayer.plan.epochs.get(str(loop), [])
         self.is_redone = Level.STEP.value in replayer.plan.levels.values() and bool(self.epochs)
         self._model = model
+        self._roots: dict[str, Any] = {"model": model}
         self._callbacks = callbacks
         self._epoch: int | None = None
         self._restored: str | None = None
@@ -104,7 +105,7 @@ class Visit(DataSource):
     def build(self, training: TrainingSteps) -> None:
         """Create all variables that were recorded, as training would have created them."""
         last = self.replayer.checkpoint(self.loop, Kind.AFTER) or self._last_epoch_end()
-        build_model(training, self._model, self.manifest(last))
+        self._roots = build_model(training, self._model, self.manifest(last))
 
     def _last_epoch_end(self) -> CheckpointRecord | None:
         return self.replayer.checkpoint(self.loop, Kind.EPOCH_END, self.epochs[-1]) if self.epochs else None
@@ -114,7 +115,7 @@ class Visit(DataSource):
         checkpoint = self.replayer.required(self.loop, kind, epoch)
         if self._restored != checkpoint.path:
             folder = self.replayer.folder(checkpoint)
-            restore_objects(folder, {"model": self._model}, is_fresh=kind is Kind.START)
+            restore_objects(folder, self._roots, is_fresh=kind is Kind.START)
             if not self.is_redone:
                 self.replayer.note_exact(len(bundle.read_manifest(folder)["tensors"]))
             self._restored = checkpoint.path
@@ -174,7 +175,7 @@ class Visit(DataSource):
     def undisturbed(self) -> Iterator[None]:
         """Put back what evaluating inside this context changes: metrics, seeds, states, random states."""
         if self._transient is None:
-            self._transient = gather({"model": self._model})
+            self._transient = gather(self._roots)
         optimizers = tuple(f"{name}/" for name in self._transient.optimizers)
         kept = [
             (variable, variable.read_value())
@@ -210,7 +211,7 @@ class Visit(DataSource):
         checkpoint = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)
         if checkpoint is None:
             return
-        if compare_variables(self.replayer, checkpoint, {"model": self._model}, Position(self.loop, epoch)):
+        if compare_variables(self.replayer, checkpoint, self._roots, Position(self.loop, epoch)):
             for op in stateful_random_ops(self._model):
                 self.replayer.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
 

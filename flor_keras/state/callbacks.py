@@ -6,8 +6,10 @@ by its place among those of the class, so one added in hindsight does not shift 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import keras
@@ -21,7 +23,7 @@ _STATELESS = (keras.callbacks.ProgbarLogger,)
 def capture_callbacks(callbacks: Sequence[Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the attributes of each callback by its key, and the attributes that cannot be captured."""
     captured = {
-        key: {name: v for name, v in vars(callback).items() if name not in _LEFT_OUT and not _is_model(v)}
+        key: {name: v for name, v in vars(callback).items() if name not in _LEFT_OUT and not _is_code(v) and not _is_model(v)}
         for key, callback in keyed(callbacks)
         if not isinstance(callback, _STATELESS)
     }
@@ -52,6 +54,11 @@ def keyed(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         name = f"{type(callback).__module__}.{type(callback).__qualname__}"
         yield f"{name}#{seen[name]}", callback
         seen[name] += 1
+
+
+def _is_code(value: Any) -> bool:
+    """Functions are the program's, not its state; a pickled one would bring copies of all it refers to."""
+    return isinstance(value, FunctionType | BuiltinFunctionType | MethodType | functools.partial)
 
 
 def _is_model(value: Any) -> bool:

@@ -12,7 +12,7 @@ import io
 import os
 import pickle
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,21 @@ _KEY_BYTES = 32
 
 
 def pack(value: Any) -> tuple[bytes, list[np.ndarray]]:
-    """Return the pickle of ``value`` and the arrays taken out of it."""
-    buffer, arrays = io.BytesIO(), []
-    _Pickler(buffer, arrays).dump(value)
-    return buffer.getvalue(), arrays
+    """Return the pickle of ``value`` and the arrays taken out of it.
+
+    Classes of the program are pickled by name, so that what comes back is of the very class the program has. Only what
+    has no name (a class made inside a function) goes by value, with cloudpickle.
+    """
+    try:
+        return _packed(_Pickler, value)
+    except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
+        return _packed(_CloudPickler, value)
+
+
+def _packed(pickler: Callable[..., Any], value: Any) -> tuple[bytes, list[np.ndarray]]:
+    buffer, arrays = io.BytesIO(), _Arrays()
+    pickler(buffer, arrays).dump(value)
+    return buffer.getvalue(), arrays.found
 
 
 def unpack(data: bytes, arrays: Sequence[np.ndarray]) -> Any:
@@ -48,21 +59,40 @@ def is_packable(value: Any) -> bool:
     return True
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def __init__(self, buffer: io.BytesIO, arrays: list[np.ndarray]) -> None:
-        super().__init__(buffer)
-        self._arrays = arrays
+class _Arrays:
+    """The arrays taken out of a pickle; the same array twice is one."""
+
+    def __init__(self) -> None:
+        self.found: list[np.ndarray] = []
         self._numbers: dict[int, int] = {}
 
-    def persistent_id(self, value: Any) -> int | None:
-        """Take an array out of line; the same array twice is one."""
+    def number(self, value: Any) -> int | None:
+        """Return the number of an array that goes out of line, None for anything else."""
         is_moved = type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.nbytes >= _OUT_OF_LINE_BYTES
         if not is_moved or value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
             return None
         if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._arrays)
-            self._arrays.append(value)
+            self._numbers[id(value)] = len(self.found)
+            self.found.append(value)
         return self._numbers[id(value)]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, arrays: _Arrays) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self._arrays = arrays
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._arrays.number(value)
+
+
+class _CloudPickler(cloudpickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, arrays: _Arrays) -> None:
+        super().__init__(buffer)
+        self._arrays = arrays
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._arrays.number(value)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -11,7 +11,7 @@ from flor_keras.checkpoint import bundle
 from flor_keras.errors import StateError
 from flor_keras.state import pickles
 from flor_keras.state.tables import PARTS, restore_table
-from flor_keras.state.variables import GLOBAL_SEED, State, gather
+from flor_keras.state.variables import GLOBAL_SEED, STEP, State, gather, outside_of
 
 ARRAYS = "python"  # the name under which arrays of the pickled state lie among the tensors
 _SHOWN = 6
@@ -50,8 +50,14 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = 
         layer.finalize_state()
 
 
-def build_model(training: keras_internals.TrainingSteps, model: Any, manifest: Mapping[str, Any]) -> None:
-    """Create all variables of ``model`` that a checkpoint of it has, as training would have created them."""
+def build_model(
+    training: keras_internals.TrainingSteps, model: Any, manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Create all variables of ``model`` that a checkpoint of it has, as training would have created them.
+
+    Returns:
+      what to restore that checkpoint into: the model, and the variables its training step uses from elsewhere.
+    """
     metrics = set(manifest.get("metrics", ()))
     recorded = [n for n in manifest.get("tensors", ()) if n.startswith("model/") and n not in metrics]
     tables = tuple(f"{name}/" for name in manifest.get("tables", ()))
@@ -60,6 +66,10 @@ def build_model(training: keras_internals.TrainingSteps, model: Any, manifest: M
         [name for name in recorded if not name.startswith(tables)],
         lambda: gather({"model": model}).variables,
     )
+    roots = {"model": model}
+    if any(name.startswith(f"{STEP}/") for name in manifest.get("tensors", ())):
+        roots[STEP] = outside_of(model, training.trace(model))
+    return roots
 
 
 def read_python(folder: Path) -> Any:
@@ -83,11 +93,12 @@ def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> No
     for name, (optimizer, variables) in _unbuilt_optimizers(roots).items():
         known = set(gather({name: optimizer}).variables)
         if any(value.startswith(f"{name}/") and value not in known for value in values):
-            optimizer.build(variables)
+            keras_internals.build_optimizer(optimizer, variables)
     state = gather(roots)
     for name, optimizer in state.optimizers.items():
         if not optimizer.built and (owners := _slot_owners(name, values, state, roots)):
-            optimizer.build(owners)  # what the program's own training step gives to each, only it knows
+            # what the program's own training step gives to each, only it knows
+            keras_internals.build_optimizer(optimizer, owners)
 
 
 def _slot_owners(

@@ -23,7 +23,7 @@ def skip_fit(call: FitCall, folder: Path) -> Any:
     call.arguments["verbose"] = 0
     with training_steps(builder) as builder.training:
         history = call.make()
-    restore_objects(folder, {"model": call.model})
+    restore_objects(folder, builder.roots)
     restore_random(read_python(folder)["random"])
     return give_history(history, manifest)
 
@@ -44,10 +44,11 @@ class _Builder(keras.callbacks.Callback):
         super().__init__()
         self._manifest = manifest
         self.training: TrainingSteps | None = None
+        self.roots: dict[str, Any] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         assert self.training is not None
-        build_model(self.training, self.model, self._manifest)
+        self.roots = build_model(self.training, self.model, self._manifest)
 
     def create(self, make: Any) -> Any:
         return make()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ from flor_keras import keras_internals as internals
 from flor_keras.state import seeds
 
 FLOR_SEED = "flor/seed"
+STEP = "step"  # the name of the variables a training step uses from outside of its model
 GLOBAL_SEED = "keras/global_seed_generator"
 _LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "collections", "wrapt", "h5py", "pandas", "matplotlib")
 
@@ -42,6 +43,18 @@ class State:
     derived: list[Any] = field(default_factory=list)
     optimizers: dict[str, Any] = field(default_factory=dict)
     metric_names: set[str] = field(default_factory=set)
+
+
+def outside_of(model: Any, variables: Iterable[Any]) -> dict[str, Any]:
+    """Return those of ``variables`` that do not belong to ``model``, by name; equal names are numbered in order."""
+    known = {id(variable) for variable in gather({"model": model}).variables.values()}
+    seen: Counter[str] = Counter()
+    found = {}
+    for variable in variables:
+        if id(variable) not in known:
+            seen[variable.name] += 1
+            found[f"{variable.name}#{seen[variable.name]}"] = variable
+    return found
 
 
 def gather(roots: Mapping[str, Any]) -> State:
