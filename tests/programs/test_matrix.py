@@ -1,0 +1,41 @@
+"""Programs of every kind: an epoch redone gives the same steps, a killed run resumed ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from matrix import Result, Trial, as_markdown
+from zoo import CASES
+
+pytestmark = pytest.mark.slow
+
+IN_SHORT = frozenset((0, 5, 18, 22, 29, 33, 42, 57, 59, 60, 69, 75))  # every kind once
+RESULTS: list[Result] = []
+TABLE = os.environ.get("FLOR_MATRIX_TABLE")  # where the table goes, `make matrix` says
+
+
+def _parameters():
+    for number, case in enumerate(CASES):
+        marks = () if number in IN_SHORT else (pytest.mark.matrix,)
+        yield pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", _parameters())
+def test_a_program_is_replayed_and_resumed_exactly_or_the_product_says_why_not(case, project):
+    result = Trial(project, case).run()
+    RESULTS.append(result)
+    print(result)
+    if case.cause is None:
+        assert result.is_exact, str(result)
+    else:
+        assert any(case.cause in cause for cause in result.causes), str(result)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _table():
+    yield
+    if TABLE:
+        Path(TABLE).write_text(as_markdown(RESULTS), encoding="utf-8")
+    print("\n" + as_markdown(RESULTS))
