@@ -10,6 +10,7 @@ import click
 
 from flor_keras import __version__
 from flor_keras.cli.doctor import doctor
+from flor_keras.cli.export import export
 from flor_keras.cli.logs import logs
 from flor_keras.cli.replay import replay
 from flor_keras.cli.resume import resume
@@ -39,7 +40,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (runs, show, logs, replay, resume, doctor):
+for _command in (runs, show, logs, replay, resume, doctor, export):
     cli.add_command(_command)
 
 

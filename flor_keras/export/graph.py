@@ -3,6 +3,7 @@
     <folder>/graph.json         the mapping from variables to where each format has them; why a format is missing
     <folder>/saved_model.pb, fingerprint.pb, assets/    the SavedModel without its variables
     <folder>/rest.index, …      what of the SavedModel's bundle is not in a checkpoint: object graph, vocabularies
+    <folder>/checkpoint_rest.index, …   the same of `tf.train.Checkpoint(model=…)`
     <folder>/config.json        the configuration as the `.keras` format has it
     <folder>/keras_assets/      the vocabularies as the `.keras` format has them
 
@@ -27,6 +28,7 @@ from flor_keras.export.folders import written_beside
 FORMAT = 1
 FILE = "graph.json"
 REST = "rest"
+CHECKPOINT_REST = "checkpoint_rest"
 CONFIG = "config.json"
 KERAS_ASSETS = "keras_assets"
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -64,6 +66,7 @@ def write_graph(model: Any, variables: Mapping[str, Any], tables: Mapping[str, A
         temporary.mkdir(parents=True)
         why_not = described["why_not"]
         _attempt("saved_model", lambda: described.update(_write_saved_model(model, names, temporary)), why_not)
+        _attempt("checkpoint", lambda: described.update(_write_checkpoint_keys(model, names, temporary)), why_not)
         _attempt("weights.h5", lambda: described.update(groups=_weight_groups(model, names)), why_not)
         _attempt("keras", lambda: _write_config(model, temporary), why_not)
         if "weights.h5" in why_not:
@@ -116,9 +119,18 @@ class _Names:
 
 
 def _write_saved_model(model: Any, names: _Names, folder: Path) -> dict[str, Any]:
+    saved = internals.write_saved_model(model, folder)
+    return {"keys": _write_rest(saved, names, folder / REST)}
+
+
+def _write_checkpoint_keys(model: Any, names: _Names, folder: Path) -> dict[str, Any]:
+    return {"checkpoint_keys": _write_rest(internals.checkpoint_owners(model), names, folder / CHECKPOINT_REST)}
+
+
+def _write_rest(saved: internals.SavedGraph, names: _Names, prefix: Path) -> dict[str, str]:
+    """Return the name behind each key of a bundle; what has none is written under ``prefix``, for good."""
     import tensorflow as tf
 
-    saved = internals.write_saved_model(model, folder)
     keys: dict[str, str] = {}
     rest = {OBJECT_GRAPH_KEY: Content(OBJECT_GRAPH_KEY, "string", (), np.array([saved.object_graph], dtype=object))}
     for key, owner, given in saved.owners:
@@ -127,12 +139,12 @@ def _write_saved_model(model: Any, names: _Names, folder: Path) -> dict[str, Any
             keys[key] = name
         elif table is not None:
             keys[key] = f"{table}/{'keys' if key.endswith('-keys') else 'values'}"
-        elif isinstance(owner, tf.Variable):
+        elif isinstance(owner, tf.Variable) and not key.startswith("save_counter"):
             raise NotExportable(f"its variable {owner.name} is not part of the recorded state")
         else:
             rest[key] = content_of(key, tf.convert_to_tensor(internals.value_of(given)))
-    write_bundle(folder / REST, rest)
-    return {"keys": keys}
+    write_bundle(prefix, rest)
+    return keys
 
 
 def write_bundle(prefix: Path, contents: Mapping[str, Content]) -> None:

@@ -81,13 +81,27 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
     (folder / constants.SAVED_MODEL_FILENAME_PB).write_bytes(saved.SerializeToString(deterministic=True))
     fingerprinting_utils.write_fingerprint(str(folder))
     ops.dismantle_graph(graph)
-    owners = [
+    return SavedGraph(_owners(tensors), object_graph.SerializeToString())
+
+
+def checkpoint_owners(model: Any) -> SavedGraph:
+    """Return who stands behind each key of `tf.train.Checkpoint(model=model)`, and its object graph."""
+    import tensorflow as tf
+    from tensorflow.python.checkpoint import checkpoint, graph_view
+
+    root = tf.train.Checkpoint(model=model)  # the view holds it weakly
+    saver = checkpoint.TrackableSaver(graph_view.ObjectGraphView(root))
+    tensors, _, _, object_graph = saver._gather_serialized_tensors()
+    return SavedGraph(_owners(tensors), object_graph.SerializeToString())
+
+
+def _owners(tensors: dict[Any, dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    return [
         (key, getattr(owner, "obj", owner), value)
         for owner, by_key in tensors.items()
         if owner is not None
         for key, value in by_key.items()
     ]
-    return SavedGraph(owners, object_graph.SerializeToString())
 
 
 def value_of(given: Any) -> Any:
@@ -103,7 +117,6 @@ def config_of(model: Any) -> dict[str, Any]:
     Raises:
       Exception: whatever the program's own `get_config` raises.
     """
-    from keras.src.saving.object_registration import get_registered_name  # noqa: F401
     from keras.src.saving.serialization_lib import ObjectSharingScope, serialize_keras_object
 
     with ObjectSharingScope():

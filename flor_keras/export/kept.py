@@ -1,0 +1,148 @@
+"""Reading a kept graph, and choosing the one that belongs to a checkpoint. Trusts nothing that it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flor_keras.checkpoint import bundle
+from flor_keras.errors import CheckpointError, UsageError
+from flor_keras.export import FORMATS, graph
+
+
+
+class Graph:
+    """A graph as it lies in the store.
+
+    Attributes:
+      folder: where.
+      described: the content of its graph.json.
+    """
+
+    def __init__(self, folder: Path, described: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.described = described
+        self.variables: dict[str, list[Any]] = described["variables"]
+        self.baked: dict[str, str] = described["baked"]
+
+    def why_not(self, form: str) -> str | None:
+        """Return why there is no export in a format; None where there is."""
+        return self.described["why_not"].get(form)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The groups of a weights file, in Keras's order."""
+        return list(self.described["groups"])
+
+    def keys(self, form: str) -> dict[str, str]:
+        """Return the variable behind each key of a bundle, for `saved_model` or `checkpoint`."""
+        return dict(self.described["keys" if form == "saved_model" else "checkpoint_keys"])
+
+    def names(self, form: str) -> set[str]:
+        """Return the names of the checkpoint that a format needs."""
+        if form in ("saved_model", "checkpoint"):
+            return set(self.keys(form).values())
+        values = [value for group in self.groups for value in group["values"].values()]
+        return {name for value in values for name in ([value] if isinstance(value, str) else value["lora"])}
+
+
+def graph_for(model_folder: Path, loop: int, checkpoint: Path, form: str) -> Graph:
+    """Return the graph of the model whose state a checkpoint holds.
+
+    Args:
+      model_folder: where the graphs of the run lie.
+      loop: the loop of the checkpoint.
+      checkpoint: its folder.
+      form: the format wanted.
+
+    Raises:
+      UsageError: there is none, or it has no such format; says why.
+      CheckpointError: the checkpoint or the graph is damaged.
+    """
+    tensors = bundle.read_manifest(checkpoint)["tensors"]
+    candidates = list(_graphs(model_folder, loop))
+    if not candidates:
+        raise UsageError(
+            f"The run has no graph of the model of loop {loop}: it ended before one was written, or was recorded by "
+            "an older flor_keras. Restore the checkpoint into the model instead: flor.run(RUN).checkpoints[N].restore(model)."
+        )
+    reasons = []
+    for found in candidates:
+        why = found.why_not(form) or _misfit(found, form, tensors)
+        if why is None:
+            return found
+        reasons.append(why)
+    possible = [other for other in FORMATS if any(not found.why_not(other) for found in candidates)]
+    hint = f" Possible are: {', '.join(possible)}." if possible else ""
+    raise UsageError(f"The model of loop {loop} cannot be exported as {form}: {reasons[0]}.{hint}")
+
+
+def _graphs(model_folder: Path, loop: int) -> Iterator[Graph]:
+    """Yield the graphs of a loop, the newest first."""
+    number = 0
+    while (model_folder / _name(loop, number)).is_dir():
+        number += 1
+    for at in reversed(range(number)):
+        yield read_graph(model_folder / _name(loop, at))
+
+
+def _name(loop: int, number: int) -> str:
+    return f"{loop}-{number}" if number else str(loop)
+
+
+def folder_of(model_folder: Path, loop: int, number: int) -> Path:
+    """Return the folder of the ``number``-th graph of a loop."""
+    return model_folder / _name(loop, number)
+
+
+def read_graph(folder: Path) -> Graph:
+    """Read a graph, following the name of an earlier one once.
+
+    Raises:
+      CheckpointError: it cannot be read, or is of a later version.
+    """
+    described = _read(folder)
+    other = described.get("same_as")
+    if other is not None:
+        if not isinstance(other, str) or Path(other).name != other or other in ("", ".", ".."):
+            raise _damaged(folder, f"it refers to {other!r}, which is not beside it")
+        folder = folder.with_name(other)
+        described = _read(folder)
+    try:
+        return Graph(folder, described)
+    except KeyError as error:
+        raise _damaged(folder, f"{error} is missing in {graph.FILE}") from error
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        described = json.loads((folder / graph.FILE).read_text(encoding="utf-8"))
+        version = described["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, f"{graph.FILE} cannot be read: {error}") from error
+    if version > graph.FORMAT:
+        raise CheckpointError(
+            f"The model graph {folder} has format {version}, this flor_keras reads up to {graph.FORMAT}. "
+            "Upgrade with: pip install --upgrade flor-keras"
+        )
+    return dict(described)
+
+
+def _damaged(folder: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"The model graph {folder} is damaged: {why}. Restore the checkpoint into the model of the program instead."
+    )
+
+
+def _misfit(found: Graph, form: str, tensors: Mapping[str, Any]) -> str | None:
+    """Return what a checkpoint has other than the graph expects; None where they fit."""
+    for name in sorted(found.names(form)):
+        expected = found.variables.get(name)
+        if name not in tensors:
+            return f"the checkpoint has no value for {name}; its structure was another"
+        if expected is not None and expected != [tensors[name]["dtype"], tensors[name]["shape"]]:
+            return f"{name} is {tensors[name]['dtype']} {tensors[name]['shape']} in the checkpoint and {expected} in the graph"
+    changed = [name for name, digest in found.baked.items() if tensors.get(name, {}).get("xxh3") != digest]
+    return f"the graph was made with another content of {changed[0]}" if changed else None
