@@ -2,6 +2,7 @@
 # make test    all tests
 # make lint    ruff and mypy --strict
 # make bench   what recording costs, as ratios measured side by side
+# make bench-quick  the same for small sizes, in two minutes, without writing docs/benchmarks.md
 # make docs    hold every command and code block of README.md and docs/ to the code
 # make setup   only the virtual environment; the others make it when they need it
 # make clean   take away what these made
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint bench bench-quick docs clean
 
 setup: $(VENV)/installed-test
 
@@ -29,7 +30,14 @@ lint: $(VENV)/installed-lint
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/snapshot.py
+	$(BIN)/python benchmarks/snapshot.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/recording_parts.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/store_listing.py --page docs/benchmarks.md
+
+bench-quick: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/snapshot.py --sizes 2 --rounds 3
+	$(BIN)/python benchmarks/recording_parts.py --megabytes 2 --epochs 6
+	$(BIN)/python benchmarks/store_listing.py --runs 50 --entries 5000 --rounds 2
 
 docs: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/test_docs.py

@@ -17,23 +17,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 import report
 
 FLOR, IN_LINE, MEMCPY = "FlorKeras", "tf.train.Checkpoint.write", "one memcpy"
-METHODS = (
-    FLOR,
-    IN_LINE,
-    "fork per checkpoint",
-    "BackupAndRestore",
-    "ModelCheckpoint",
-    "OrbaxCheckpoint",
-    MEMCPY,
-)
+_ORBAX = ["OrbaxCheckpoint"] if util.find_spec("orbax") else []
+METHODS = [FLOR, IN_LINE, "fork per checkpoint", "BackupAndRestore", "ModelCheckpoint", *_ORBAX, MEMCPY]
 WIDTHS = {2: 300, 100: 2800, 1000: 9000}  # MB of state -> width of the model
-_COPIES = 3.2  # memory of one process, in copies of the state
+_COPIES = 2.2  # memory of one process, in copies of the state
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _HEAD = ("", "stall", "÷ in line", "next 2 steps", "faults", "CPU behind", "private MB")
 
@@ -119,12 +113,12 @@ class Series:
         )
 
 
-def measure(width: int, rounds: int, folder: Path) -> tuple[dict[str, Series], int]:
+def measure(methods: list[str], width: int, rounds: int, folder: Path) -> tuple[dict[str, Series], int]:
     """Have all methods take turns; return their series and the bytes of the state."""
     trainers: list[Trainer] = []
-    found = {method: Series() for method in METHODS}
+    found = {method: Series() for method in methods}
     try:
-        for method in METHODS:
+        for method in methods:
             trainers.append(Trainer(method, width, folder))
         for number in range(rounds + 1):
             for trainer in trainers:
@@ -195,9 +189,9 @@ def _at_most(what: str, secs: float, limit_secs: float) -> tuple[str, bool, str]
     return what, secs <= limit_secs, f"{secs * 1e3:.1f} ms, limit {limit_secs * 1e3:.1f} ms"
 
 
-def has_room(width: int) -> bool:
+def has_room(num_methods: int, width: int) -> bool:
     """Whether all processes fit into memory at once."""
-    needed = (len(METHODS) - 1) * (_COPIES * 12 * width**2 + 400e6) + 24 * width**2
+    needed = (num_methods - 1) * (_COPIES * 12 * width**2 + 400e6) + 24 * width**2
     with open("/proc/meminfo") as meminfo:
         available = next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))
     if needed > available:
@@ -212,6 +206,7 @@ def main() -> None:
     """Measure each size asked for, print the tables, and put them on the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", choices=WIDTHS, default=list(WIDTHS), metavar="MB")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, metavar="WAY")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="where to write; a temporary folder by default")
     parser.add_argument("--page", type=Path, help="put the tables on this page too")
@@ -220,10 +215,12 @@ def main() -> None:
     parts, held = [report.machine()], []
     try:
         for megabytes in asked.sizes:
-            if not has_room(WIDTHS[megabytes]):
+            if not has_room(len(asked.methods), WIDTHS[megabytes]):
                 parts.append(f"{megabytes} MB was not measured: the machine has too little free memory.")
                 continue
-            found, num_bytes = measure(WIDTHS[megabytes], asked.rounds, folder / str(megabytes))
+            found, num_bytes = measure(
+                asked.methods, WIDTHS[megabytes], asked.rounds, folder / str(megabytes)
+            )
             parts.append(f"State of {num_bytes / 1e6:.0f} MB, medians of {asked.rounds} rounds:")
             parts.append(report.table(_HEAD, rows(found)))
             held += targets(megabytes, found, num_bytes)
@@ -231,9 +228,10 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     parts.append(report.verdicts(held))
     parts.append(
-        "*stall*: time inside the hook, for FlorKeras and Orbax without what goes on behind. *next 2 steps* and *faults*: how much "
-        "longer the next two training steps take, and the minor page faults they have more, than without a save. *CPU behind*: CPU "
-        "seconds outside of the hook. *private MB*: memory of the writing process that it shares with no other."
+        "*stall*: time inside the hook, for FlorKeras and Orbax without what goes on behind. *next 2 steps* and "
+        "*faults*: how much longer the next two training steps take, and the minor page faults they have more, than "
+        "without a save. *CPU behind*: CPU seconds outside of the hook. *private MB*: memory of the writing process "
+        "that it shares with no other."
     )
     report.publish("snapshot", "What a checkpoint costs", "\n\n".join(parts), asked.page)
 

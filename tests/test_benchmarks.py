@@ -1,0 +1,57 @@
+"""The benchmarks run at small sizes and print every row. What they measure is for people to read, not for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+ORBAX = "OrbaxCheckpoint"
+WAYS = [
+    "FlorKeras",
+    "tf.train.Checkpoint.write",
+    "fork per checkpoint",
+    "BackupAndRestore",
+    "ModelCheckpoint",
+    "one memcpy",
+]
+
+
+def section(program: str, page: Path, *words: str) -> str:
+    """Run a benchmark and return the page it wrote."""
+    command = [sys.executable, str(BENCHMARKS / program), *words, "--page", str(page)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=page.parent)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return page.read_text(encoding="utf-8")
+
+
+def rows(page: str) -> list[str]:
+    """Return the first cells of all table rows."""
+    return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+
+
+def test_snapshot_compares_every_way_to_save(tmp_path):
+    ways = [*WAYS, ORBAX] if util.find_spec("orbax") else WAYS
+    page = section(
+        "snapshot.py", tmp_path / "page.md", "--sizes", "2", "--rounds", "1", "--folder", str(tmp_path)
+    )
+    assert sorted(filter(None, rows(page))) == sorted(ways)
+    assert page.count("2 MB: stall at most 1/5 of the in-line write") == 1
+
+
+def test_recording_parts_and_the_listing_join_the_same_page(tmp_path):
+    page = tmp_path / "page.md"
+    for _ in range(2):
+        section("store_listing.py", page, "--runs", "10", "--entries", "500", "--rounds", "1")
+        text = section("recording_parts.py", page, "--megabytes", "2", "--epochs", "4")
+    assert text.count("# Benchmarks\n") == 1
+    cases = ["arrays", "tf.data", "tf.data, shuffle(256)", "tf.data, shuffle(256) and repeat()"]
+    commands = ["flor-keras runs", "flor-keras runs --json", "flor-keras show latest", "flor-keras logs loss"]
+    assert list(filter(None, rows(text))) == ["an empty Python program", *commands, *cases]
