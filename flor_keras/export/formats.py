@@ -47,7 +47,7 @@ def export(checkpoint: Path, loop: int, model_folder: Path, form: str, out: Path
       is_replacing: whether what is there may be replaced.
 
     Returns:
-      what loading the file needs beyond the file itself; None where nothing.
+      what loading the file needs beyond the file itself, and what the format leaves out; None where nothing.
 
     Raises:
       UsageError: the format is unknown or not possible for this model, or ``out`` exists.
@@ -58,4 +58,8 @@ def export(checkpoint: Path, loop: int, model_folder: Path, form: str, out: Path
     found = graph_for(model_folder, loop, checkpoint, form)
     with written_beside(out, is_replacing) as temporary:
         _WRITERS[form](found, checkpoint, temporary)
-    return keras_archive.needed_to_load(found) if form == "keras" else None
+    needs = [keras_archive.needed_to_load(found)] if form == "keras" else []
+    left_out = found.described.get("left_out") if form in ("keras", "weights.h5") else None
+    if left_out:
+        needs.append(f"Keras's format does not keep {', '.join(left_out)}: {form} holds them as the program creates them.")
+    return " ".join(filter(None, needs)) or None

@@ -31,6 +31,7 @@ REST = "rest"
 CHECKPOINT_REST = "checkpoint_rest"
 CONFIG = "config.json"
 KERAS_ASSETS = "keras_assets"
+_SHOWN = 4
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -71,6 +72,7 @@ def write_graph(model: Any, variables: Mapping[str, Any], tables: Mapping[str, A
         _attempt("keras", lambda: _write_config(model, temporary), why_not)
         if "weights.h5" in why_not:
             why_not.setdefault("keras", why_not["weights.h5"])
+        described["left_out"] = _left_out(described.get("groups", []), variables, model)
         described["variables"] = names.used
         (temporary / FILE).write_text(json.dumps(described), encoding="utf-8")
     return dict(why_not)
@@ -124,7 +126,18 @@ def _write_saved_model(model: Any, names: _Names, folder: Path) -> dict[str, Any
 
 
 def _write_checkpoint_keys(model: Any, names: _Names, folder: Path) -> dict[str, Any]:
-    return {"checkpoint_keys": _write_rest(internals.checkpoint_owners(model), names, folder / CHECKPOINT_REST)}
+    keys = _write_rest(internals.checkpoint_owners(model), names, folder / CHECKPOINT_REST)
+    training = internals.state_of_training(model)
+    own = [v for v in model.variables if id(keras_internals.native_variable(v)) not in training]
+    lost = sorted({name for name in map(names.of, own) if name is not None} - set(keys.values()))
+    if lost:
+        raise NotExportable(f"tf.train.Checkpoint does not reach {_listed(lost)}, which lie in plain Python containers")
+    return {"checkpoint_keys": keys}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _write_rest(saved: internals.SavedGraph, names: _Names, prefix: Path) -> dict[str, str]:
@@ -178,6 +191,18 @@ def _weight_groups(model: Any, names: _Names) -> list[dict[str, Any]]:
     ]
 
 
+def _left_out(groups: list[dict[str, Any]], variables: Mapping[str, Any], model: Any) -> list[str]:
+    """Return the variables of the model's own that Keras's formats do not keep: raw `tf.Variable`, states of RNNs."""
+    kept = {name for group in groups for place in group["values"].values() for name in _names_in(place)}
+    others = internals.state_of_training(model)
+    left = [name for name, variable in variables.items() if id(variable) not in others and name.startswith("model/")]
+    return sorted(name for name in left if name not in kept) if groups else []
+
+
+def _names_in(place: Any) -> list[str]:
+    return [place] if isinstance(place, str) else place["lora"]
+
+
 def _place(group: internals.Group, key: str, value: Any, names: _Names) -> Any:
     """Return where a value of a weights file comes from: a variable's name, or names to compute it of."""
     name = names.of(value)
@@ -205,7 +230,12 @@ def merged(kernel: Any, lora_a: Any, lora_b: Any, scale: float) -> Any:
 
 
 def _write_config(model: Any, folder: Path) -> None:
-    (folder / CONFIG).write_text(json.dumps(internals.config_of(model)), encoding="utf-8")
+    config = internals.config_of(model)
+    if not config.get("build_config") and not hasattr(model, "_functional") and not hasattr(model, "operations"):
+        raise NotExportable(
+            "Keras does not know the shapes of its inputs (its call cannot be traced), so load_model would leave it unbuilt"
+        )
+    (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
     internals.write_assets(model, folder / KERAS_ASSETS)
 
 

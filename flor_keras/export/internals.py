@@ -124,6 +124,14 @@ def config_of(model: Any) -> dict[str, Any]:
     return described
 
 
+def state_of_training(model: Any) -> set[int]:
+    """Return the ids of the `tf.Variable` of a model that training needs and its outputs do not: optimizer, metrics, seeds."""
+    optimizer = getattr(model, "optimizer", None)
+    seeds = [generator.state for layer in model._flatten_layers() for generator in getattr(layer, "_seed_generators", ())]
+    found = [*getattr(optimizer, "variables", ()), *model.metrics_variables, *seeds]
+    return {id(keras_internals.native_variable(variable)) for variable in found}
+
+
 class Group(NamedTuple):
     """One group of a weights file: what a layer, optimizer or metric saves of itself."""
 

@@ -20,12 +20,14 @@ pytestmark = pytest.mark.slow
 # Where a kind has no export in a format: the reason that is given. All others work.
 REASONS = {
     ("dynamic", "saved_model"): "never called",
+    ("dynamic", "keras"): "leave it unbuilt",
+    ("subclassed", "checkpoint"): "tf.train.Checkpoint does not reach",
     ("own_saving", "weights.h5"): "saves a value of its own making",
     ("own_saving", "keras"): "saves a value of its own making",
     ("no_config", "keras"): "this model has no configuration",
 }
 # What loading the `.keras` archive needs beyond Keras.
-NEEDS = {"subclassed": "Model", "dynamic": "Model", "lambda": "safe_mode=False"}
+NEEDS = {"subclassed": "Model", "lambda": "safe_mode=False"}
 
 EXPORT = """
 import json, sys
@@ -77,9 +79,11 @@ custom = {}
 for epoch in range(3):
     path = f"out/keras/{epoch}.keras"
     if os.path.exists(path):
+        keras.utils.clear_session()  # TensorFlow orders sums by the names of ops, which are those of layers
         compare("keras", epoch, predict(keras.models.load_model(path, custom_objects=CUSTOM, safe_mode=SAFE)))
 def fresh(epoch):
-    space = {"__name__": "__main__", **{k: globals()[k] for k in ("keras", "np", "tf", "layers", "x", "y", "words", "inputs")}}
+    keras.utils.clear_session()
+    space = {"__name__": "__main__", **{k: globals()[k] for k in ("keras", "np", "tf", "layers", "x", "words", "rng")}, "y": rng.random((24, 2), np.float32)}
     exec(DEFINITION, space)
     model = space["model"]
     if not model.compiled:
@@ -93,7 +97,7 @@ for epoch in range(3):
         model.optimizer.build(model.trainable_variables)
         model.load_weights(path)
         compare("weights.h5", epoch, predict(model))
-    if os.path.isdir("out/checkpoint"):
+    if os.path.isdir(f"out/checkpoint/{epoch}"):
         model = fresh(epoch)
         model.optimizer.build(model.trainable_variables)
         status = tf.train.Checkpoint(model=model).read(tf.train.latest_checkpoint(f"out/checkpoint/{epoch}"))
@@ -108,7 +112,7 @@ def loader(kind: str) -> str:
     """Return a program that loads and compares all that was exported of a kind."""
     needs = NEEDS.get(kind, "")
     definition = KINDS[kind]
-    data = "\n".join(line for line in definition.splitlines() if line.startswith(("inputs", "y =")))
+    data = "\n".join(line for line in definition.splitlines() if line.startswith("inputs"))
     classes = definition.rpartition("model = ")[0] if needs == "Model" else ""
     custom = "{k: v for k, v in globals().items() if isinstance(v, type)}" if classes else "None"
     return "\n".join(
@@ -157,6 +161,8 @@ def test_a_format_gives_what_the_live_model_gave_or_says_why_not(exported, kind,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_loading_a_keras_archive_needs_is_told(exported, kind):
+    if (kind, "keras") in REASONS:
+        return
     needs = exported(kind).told["keras"].get("needs")
     assert NEEDS.get(kind, "") in (needs or "")
     assert (needs is None) == (kind not in NEEDS)
