@@ -41,6 +41,17 @@ def is_keras_object(value: Any) -> bool:
     return isinstance(value, KerasSaveable | MetricsList | keras.random.SeedGenerator)
 
 
+@functools.cache
+def is_training_class(cls: type) -> bool:
+    """Whether objects of a class are parts of a training program that a copy cannot stand for."""
+    import keras
+    import tensorflow as tf
+    from keras.src.saving.keras_saveable import KerasSaveable
+
+    parts = keras.Variable, keras.callbacks.Callback, keras.random.SeedGenerator, KerasSaveable
+    return issubclass(cls, (*parts, tf.Variable, tf.Module, tf.data.Dataset, tf.data.Iterator))
+
+
 def is_opaque(value: Any) -> bool:
     """Whether ``value`` is a TensorFlow object whose insides are not training state: functions, data sets."""
     import tensorflow as tf

@@ -103,7 +103,7 @@ class FitLoop:
             self._resumed = self.past.history(self.loop, last.epoch)
         restore_objects(folder, self._roots, is_fresh=last.kind is Kind.START)
         python = read_python(folder)
-        restore_callbacks(self.callbacks, python["callbacks"])
+        restore_callbacks(self.callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
             self.source.resume(python["data"])
         restore_random(python["random"])
@@ -195,7 +195,7 @@ class FitLoop:
 
     def _take(self, kind: Kind, manifest: dict[str, Any], goes_on: bool) -> None:
         position = Position(self.loop, self._epoch, self._steps_done)
-        captured, lost = capture_callbacks(self.callbacks)
+        captured, lost = capture_callbacks(self.callbacks, self._model)
         if lost != self._lost:
             self._recorder.note(f"Attributes of callbacks that cannot be pickled are not kept: {', '.join(lost)}")
             self._lost = lost
@@ -256,11 +256,12 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     loop.overhead = flor.overhead
     loop.past = recorder.past
     last = None if loop.past is None else loop.past.last(loop.loop)
+    own = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]
     if last is not None and last.kind is Kind.AFTER:
-        return skip_fit(call, loop.past.folder(last))
+        return skip_fit(call, loop.past.folder(last), own)
     if last is not None:
         _resume_at(call, loop.past.folder(last), last)
-    loop.callbacks = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]
+    loop.callbacks = own
     with recorder.shielded("Fingerprinting the data"):
         loop.fingerprint = data_fingerprint(call)
     give_callbacks(call, [_Front(loop), *loop.callbacks, flor])

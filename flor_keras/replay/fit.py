@@ -20,6 +20,7 @@ from flor_keras.replay.leads import leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
 from flor_keras.state.changers import change_the_model
+from flor_keras.state.callbacks import restore_callbacks
 from flor_keras.state.data_position import data_fingerprint
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import read_python
@@ -32,7 +33,7 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     if not visit.epochs and not replayer.plan.is_in_every_loop:
         after = replayer.folder(replayer.required(loop, Kind.AFTER))
         replayer.note_exact(len(bundle.read_manifest(after)["tensors"]))
-        return skip_fit(call, after)
+        return skip_fit(call, after, callbacks)
     chosen = _choose(replayer, visit, callbacks)
     _check_data(visit, call)
     if visit.is_redone and replayer.plan.is_in_graph and call.model.jit_compile:
@@ -53,7 +54,9 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     visit.disturb()
     visit.restore(Kind.AFTER)
     after = replayer.folder(replayer.required(loop, Kind.AFTER))
-    restore_random(read_python(after)["random"])
+    python = read_python(after)
+    restore_callbacks(callbacks, call.model, python["callbacks"])
+    restore_random(python["random"])
     return give_history(history, bundle.read_manifest(after))
 
 

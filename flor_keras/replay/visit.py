@@ -132,7 +132,7 @@ class Visit(DataSource):
             self.restore(Kind.EPOCH_END, epoch)
         else:
             self.restore(Kind.EPOCH_HOOKS, epoch)
-            restore_callbacks(self._callbacks, read_python(self.replayer.folder(hooks))["callbacks"])
+            restore_callbacks(self._callbacks, self._model, read_python(self.replayer.folder(hooks))["callbacks"])
 
     def restore_before(self, epoch: int) -> None:
         """Put the model into the state an epoch begins with."""
@@ -150,7 +150,7 @@ class Visit(DataSource):
         self.restore_before(epoch)
         self._model.reset_metrics()
         python = read_python(self.replayer.folder(checkpoint))
-        restore_callbacks(self._callbacks, python["callbacks"])
+        restore_callbacks(self._callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
             self.resume(python["data"])
         restore_random(python["random"])

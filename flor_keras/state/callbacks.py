@@ -1,50 +1,128 @@
 """The Python state of callbacks: patience counters, best values and weights, schedules of the program's own.
 
 Captured are a callback's attributes, less what leads back to the model. A callback is known again by its class and
-by its place among those of the class, so one added in hindsight does not shift the others.
+by its place among those of the class, so one added in hindsight does not shift the others. What an attribute refers to
+in the model, and other callbacks, are pickled as references; containers and arrays are restored in place, since the
+program may hold them under another name too.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
-from flor_keras.state.pickles import is_packable
+from flor_keras.state.pickles import is_packable, pack, unpack
 
-_LEFT_OUT = ("model", "_model", "params", "validation_data")
+_LEFT_OUT = ("model", "_model", "params", "_params", "validation_data")
 _STATELESS = (keras.callbacks.ProgbarLogger,)
 
 
-def capture_callbacks(callbacks: Sequence[Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the attributes of each callback by its key, and the attributes that cannot be captured."""
-    captured = {
-        key: {name: v for name, v in vars(callback).items() if name not in _LEFT_OUT and not _is_code(v) and not _is_model(v)}
+@dataclass(frozen=True)
+class Captured:
+    """The attributes of callbacks, pickled."""
+
+    pickled: bytes
+    arrays: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Stands for a metric, seed generator or variable that is a callback's own: what its variables hold."""
+
+    arrays: list[np.ndarray]
+
+
+def capture_callbacks(callbacks: Sequence[Any], model: Any) -> tuple[Captured, list[str]]:
+    """Return the attributes of the callbacks of a model, and the names of those that cannot be captured."""
+    live = _live_objects(callbacks, model)
+    known = {id(value) for value in live.values()}
+    attributes = {
+        key: {
+            name: value if id(value) in known else _captured(value)
+            for name, value in vars(callback).items()
+            if name not in _LEFT_OUT and not _is_code(value) and not _is_model(value)
+        }
         for key, callback in keyed(callbacks)
         if not isinstance(callback, _STATELESS)
     }
-    if is_packable(captured):
-        return captured, []
-    bad = [
-        (key, name)
-        for key, attributes in captured.items()
-        for name, value in attributes.items()
-        if not is_packable(value)
-    ]
+    bad = []
+    if not is_packable(attributes, live):
+        bad = [(key, name) for key, own in attributes.items() for name in own if not is_packable(own[name], live)]
     for key, name in bad:
-        del captured[key][name]
-    return captured, [f"{key.partition('#')[0].rpartition('.')[2]}.{name}" for key, name in bad]
+        del attributes[key][name]
+    lost = [f"{key.partition('#')[0].rpartition('.')[2]}.{name}" for key, name in bad]
+    return Captured(*pack(attributes, live)), lost
 
 
-def restore_callbacks(callbacks: Sequence[Any], captured: Mapping[str, Mapping[str, Any]]) -> None:
+def restore_callbacks(callbacks: Sequence[Any], model: Any, captured: Captured) -> None:
     """Put captured attributes back into the callbacks they were taken from."""
+    attributes = unpack(captured.pickled, captured.arrays, _live_objects(callbacks, model))
     for key, callback in keyed(callbacks):
-        for name, value in captured.get(key, {}).items():
-            setattr(callback, name, value)
+        for name, value in attributes.get(key, {}).items():
+            if not _is_restored_in_place(getattr(callback, name, None), value):
+                setattr(callback, name, value)
+
+
+def _live_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:
+    """Return the objects that attributes may refer to, by a name that is stable from run to run."""
+    live = {f"callback/{key}": callback for key, callback in keyed(callbacks)}
+    optimizer = getattr(model, "optimizer", None)
+    live |= {"model": model, **({} if optimizer is None else {"optimizer": optimizer})}
+    for kind, objects in (
+        ("layer", model._flatten_layers(include_self=False)),
+        ("metric", model.metrics),
+        ("variable", model.variables),
+        ("slot", getattr(optimizer, "variables", ())),
+    ):
+        live |= {f"{kind}/{at}": value for at, value in enumerate(objects)}
+    return live
+
+
+def _captured(value: Any) -> Any:
+    """Return what stands for an attribute's value in the pickle."""
+    if isinstance(value, tf.Variable):
+        return _Values([value.numpy()])
+    if isinstance(value, keras.Variable | keras.metrics.Metric | keras.random.SeedGenerator):
+        return _Values([keras.ops.convert_to_numpy(variable) for variable in _variables(value)])
+    return value
+
+
+def _variables(value: Any) -> list[Any]:
+    if isinstance(value, keras.random.SeedGenerator):
+        return [value.state]
+    return list(value.variables) if isinstance(value, keras.metrics.Metric) else [value]
+
+
+def _is_restored_in_place(present: Any, value: Any) -> bool:
+    """Give an object of the program the recorded content; False where another object has to take its place."""
+    if isinstance(value, _Values):
+        for variable, array in zip(_variables(present), value.arrays, strict=True):
+            variable.assign(array)
+        return True
+    if type(present) is not type(value):
+        return False
+    if isinstance(present, np.ndarray):
+        if present.shape != value.shape or present.dtype != value.dtype or not present.flags.writeable:
+            return False
+        np.copyto(present, value)
+        return True
+    if type(present) is list:
+        present[:] = value
+    elif type(present) in (dict, set, deque):
+        present.clear()
+        (present.extend if type(present) is deque else present.update)(value)
+    else:
+        return False
+    return True
 
 
 def keyed(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -57,8 +135,14 @@ def keyed(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_code(value: Any) -> bool:
-    """Functions are the program's, not its state; a pickled one would bring copies of all it refers to."""
-    return isinstance(value, FunctionType | BuiltinFunctionType | MethodType | functools.partial)
+    """Whether a value is the program's code, not its state; pickled, it would bring copies of all it refers to.
+
+    A library's function under its own name can be state: ReduceLROnPlateau chooses one when it begins.
+    """
+    if isinstance(value, FunctionType | BuiltinFunctionType):
+        home = sys.modules.get(getattr(value, "__module__", None) or "")
+        return getattr(home, value.__qualname__, None) is not value
+    return isinstance(value, MethodType | functools.partial)
 
 
 def _is_model(value: Any) -> bool:

@@ -12,7 +12,7 @@ import io
 import os
 import pickle
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from flor_keras import keras_internals
 from flor_keras.errors import CheckpointError
 
 FILE = "python.pkl"
@@ -27,44 +28,59 @@ _OUT_OF_LINE_BYTES = 1024
 _KEY_BYTES = 32
 
 
-def pack(value: Any) -> tuple[bytes, list[np.ndarray]]:
+def pack(value: Any, live: Mapping[str, Any] | None = None) -> tuple[bytes, list[np.ndarray]]:
     """Return the pickle of ``value`` and the arrays taken out of it.
+
+    With ``live``, objects of the program by name, those are referred to instead of copied; another Keras object or
+    variable is refused, since the program would go on with a copy that nothing trains.
 
     Classes of the program are pickled by name, so that what comes back is of the very class the program has. Only what
     has no name (a class made inside a function) goes by value, with cloudpickle.
     """
     try:
-        return _packed(_Pickler, value)
+        return _packed(_Pickler, value, live)
     except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
-        return _packed(_CloudPickler, value)
+        return _packed(_CloudPickler, value, live)
 
 
-def _packed(pickler: Callable[..., Any], value: Any) -> tuple[bytes, list[np.ndarray]]:
-    buffer, arrays = io.BytesIO(), _Arrays()
+def _packed(
+    pickler: Callable[..., Any], value: Any, live: Mapping[str, Any] | None
+) -> tuple[bytes, list[np.ndarray]]:
+    buffer, arrays = io.BytesIO(), _Arrays(live)
     pickler(buffer, arrays).dump(value)
     return buffer.getvalue(), arrays.found
 
 
-def unpack(data: bytes, arrays: Sequence[np.ndarray]) -> Any:
+def unpack(data: bytes, arrays: Sequence[np.ndarray], live: Mapping[str, Any] | None = None) -> Any:
     """Return what was packed. ``data`` must have been written by the current user: see `check`."""
-    return _Unpickler(io.BytesIO(data), arrays).load()
+    return _Unpickler(io.BytesIO(data), arrays, live or {}).load()
 
 
-def is_packable(value: Any) -> bool:
+def is_packable(value: Any, live: Mapping[str, Any] | None = None) -> bool:
     """Whether ``value`` can be pickled."""
     try:
-        pack(value)
+        pack(value, live)
     except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
         return False
     return True
 
 
 class _Arrays:
-    """The arrays taken out of a pickle; the same array twice is one."""
+    """What is taken out of a pickle: arrays (the same array twice is one), and objects of the program."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: Mapping[str, Any] | None) -> None:
         self.found: list[np.ndarray] = []
         self._numbers: dict[int, int] = {}
+        self._names = None if live is None else {id(value): name for name, value in live.items()}
+
+    def reference(self, value: Any) -> int | str | None:
+        """Return the number of an array, the name of an object of the program, None for what is pickled in place."""
+        if self._names is not None:
+            if id(value) in self._names:
+                return self._names[id(value)]
+            if keras_internals.is_training_class(type(value)):
+                raise pickle.PicklingError(f"this {type(value).__name__} is none of the program's objects by name")
+        return self.number(value)
 
     def number(self, value: Any) -> int | None:
         """Return the number of an array that goes out of line, None for anything else."""
@@ -82,8 +98,8 @@ class _Pickler(pickle.Pickler):
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
         self._arrays = arrays
 
-    def persistent_id(self, value: Any) -> int | None:
-        return self._arrays.number(value)
+    def persistent_id(self, value: Any) -> int | str | None:
+        return self._arrays.reference(value)
 
 
 class _CloudPickler(cloudpickle.Pickler):
@@ -91,18 +107,19 @@ class _CloudPickler(cloudpickle.Pickler):
         super().__init__(buffer)
         self._arrays = arrays
 
-    def persistent_id(self, value: Any) -> int | None:
-        return self._arrays.number(value)
+    def persistent_id(self, value: Any) -> int | str | None:
+        return self._arrays.reference(value)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, arrays: Sequence[np.ndarray]) -> None:
+    def __init__(self, buffer: io.BytesIO, arrays: Sequence[np.ndarray], live: Mapping[str, Any]) -> None:
         super().__init__(buffer)
         self._arrays = [np.array(array) for array in arrays]
+        self._live = live
 
-    def persistent_load(self, pid: Any) -> np.ndarray:
-        """Put an array back in."""
-        return self._arrays[pid]
+    def persistent_load(self, pid: Any) -> Any:
+        """Put an array back in, or the program's own object."""
+        return self._live[pid] if isinstance(pid, str) else self._arrays[pid]
 
 
 def signature(data: bytes) -> str:

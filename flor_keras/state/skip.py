@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ import keras
 
 from flor_keras.checkpoint import bundle
 from flor_keras.keras_internals import FitCall, TrainingSteps, training_steps
+from flor_keras.state.callbacks import restore_callbacks
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
 
 
-def skip_fit(call: FitCall, folder: Path) -> Any:
+def skip_fit(call: FitCall, folder: Path, callbacks: Sequence[Any]) -> Any:
     """Leave everything as a `fit` call left it, given the checkpoint taken after it; return its History."""
     manifest = bundle.read_manifest(folder)
     builder = _Builder(manifest)
@@ -24,7 +25,11 @@ def skip_fit(call: FitCall, folder: Path) -> Any:
     with training_steps(builder) as builder.training:
         history = call.make()
     restore_objects(folder, builder.roots)
-    restore_random(read_python(folder)["random"])
+    python = read_python(folder)
+    for callback in callbacks:
+        keras.callbacks.Callback.set_model(callback, call.model)
+    restore_callbacks(callbacks, call.model, python["callbacks"])
+    restore_random(python["random"])
     return give_history(history, manifest)
 
 

@@ -674,6 +674,7 @@ CASES = [
     Case("arrays", "dropout", "exponential decay", ("weights",)),
     Case("dataset", "dropout", "cosine restarts"),
     Case("arrays", "dropout", "own schedule", ("counter", "referring")),
+    Case("dataset", "dropout", "sgd", ("counter", "referring")),
     # how steps are made
     Case("arrays", "dropout", "adam", ("counter",), compile="dict(steps_per_execution=4)"),
     Case("dataset repeated", "dropout", "adam", compile="dict(steps_per_execution=2)", seed="none"),
