@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from zoo import MAKERS
+from specimens import MAKERS
 
 from flor_keras import keras_internals
 from flor_keras.state import gathering

@@ -8,10 +8,10 @@ pytest.importorskip("tensorflow")
 
 import keras
 import numpy as np
+import specimens
 import tensorflow as tf
-import zoo
 from keras import layers
-from zoo import MAKERS, OPTIMIZERS, Counting, Nest, Specimen, compiled, numbers, sequential
+from specimens import MAKERS, OPTIMIZERS, Counting, Nest, Specimen, compiled, numbers, sequential
 
 from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
@@ -89,7 +89,7 @@ def test_a_fresh_build_gets_every_bit_back(make, tmp_path):
 
 @each_specimen
 def test_training_goes_on_from_a_restored_state_as_from_the_original(make, tmp_path):
-    if make is zoo.modules_and_objects:
+    if make is specimens.modules_and_objects:
         pytest.skip("stateful table and generator inside the graph: covered at the level of a replayed epoch")
     trained, fresh = make(), make()
     trained.train()
@@ -110,7 +110,7 @@ def test_every_optimizer_keeps_its_slots(name, tmp_path):
         return Specimen(
             sequential(layers.Dense(6), layers.Dense(1), optimizer=keras.optimizers.get(name)),
             numbers(8),
-            zoo.TARGET,
+            specimens.TARGET,
         )
 
     trained, fresh = make(), make()
@@ -123,11 +123,11 @@ def test_every_optimizer_keeps_its_slots(name, tmp_path):
 
 
 def test_a_metric_added_later_renames_nothing(tmp_path):
-    first = Specimen(sequential(layers.Dense(1), metrics=["mae"]), numbers(8), zoo.TARGET)
+    first = Specimen(sequential(layers.Dense(1), metrics=["mae"]), numbers(8), specimens.TARGET)
     second = Specimen(
         sequential(layers.Dense(1), metrics=["mse", "mae", keras.metrics.RootMeanSquaredError()]),
         numbers(8),
-        zoo.TARGET,
+        specimens.TARGET,
     )
     first.train()
     second.train()
@@ -174,7 +174,7 @@ def test_nothing_is_restored_where_something_does_not_fit(tmp_path):
 
 
 def test_a_model_that_is_not_compiled_is_restored_without_its_optimizer(tmp_path):
-    trained = Specimen(sequential(layers.Dense(1)), numbers(8), zoo.TARGET)
+    trained = Specimen(sequential(layers.Dense(1)), numbers(8), specimens.TARGET)
     trained.train()
     folder = write(trained.model, tmp_path / "c")
     plain = keras.Sequential([keras.Input((8,)), layers.Dense(1)])
@@ -186,7 +186,7 @@ def test_a_model_that_is_not_compiled_is_restored_without_its_optimizer(tmp_path
 
 
 def test_c31_statistics_of_layers_in_containers_come_back_and_predictions_agree(tmp_path):
-    trained, fresh = zoo.sublayers_in_containers(), zoo.sublayers_in_containers()
+    trained, fresh = specimens.sublayers_in_containers(), specimens.sublayers_in_containers()
     trained.train(2)
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     assert (fresh.model.predict(fresh.x, verbose=0) == trained.model.predict(trained.x, verbose=0)).all()
@@ -195,7 +195,7 @@ def test_c31_statistics_of_layers_in_containers_come_back_and_predictions_agree(
 
 
 def test_c33_a_gan_gets_both_optimizers_back_and_goes_on_counting(tmp_path):
-    trained, fresh = zoo.gan(), zoo.gan()
+    trained, fresh = specimens.gan(), specimens.gan()
     trained.train(4)
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     counts = [int(o.iterations.value) for o in (fresh.model.d_optimizer, fresh.model.g_optimizer)]
@@ -240,7 +240,7 @@ def test_c35_bins_come_back_into_a_layer_that_was_never_adapted(tmp_path):
 
 
 def test_c37_states_of_a_stateful_lstm_come_back(tmp_path):
-    trained, fresh = zoo.stateful_lstm(), zoo.stateful_lstm()
+    trained, fresh = specimens.stateful_lstm(), specimens.stateful_lstm()
     trained.train()
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     states = [[np.asarray(s) for s in s_.model.layers[1].states] for s_ in (trained, fresh)]
@@ -248,7 +248,7 @@ def test_c37_states_of_a_stateful_lstm_come_back(tmp_path):
 
 
 def test_c38_the_loss_scale_comes_back(tmp_path):
-    trained, fresh = zoo.mixed_precision(), zoo.mixed_precision()
+    trained, fresh = specimens.mixed_precision(), specimens.mixed_precision()
     trained.train()
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     for name in ("dynamic_scale", "step_counter", "iterations"):
@@ -258,37 +258,37 @@ def test_c38_the_loss_scale_comes_back(tmp_path):
 
 
 def test_c40_a_checkpoint_with_lora_does_not_go_into_a_model_without(tmp_path):
-    trained = zoo.lora()
+    trained = specimens.lora()
     trained.train()
     folder = write(trained.model, tmp_path / "c")
     with pytest.raises(StateError, match="lora_kernel"):
         restore(sequential(layers.Dense(8), layers.Dense(1)), folder)
-    fresh = zoo.lora()
+    fresh = specimens.lora()
     restore(fresh.model, folder)
     assert (fresh.model.predict(fresh.x, verbose=0) == trained.model.predict(trained.x, verbose=0)).all()
 
 
 def test_c44_layers_that_are_never_called_are_no_obstacle(tmp_path):
-    trained, fresh = zoo.unused_sublayers(), zoo.unused_sublayers()
+    trained, fresh = specimens.unused_sublayers(), specimens.unused_sublayers()
     trained.train()
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     assert (fresh.model.predict(fresh.x, verbose=0) == trained.model.predict(trained.x, verbose=0)).all()
 
 
 def test_c46_weights_that_come_with_the_first_call_are_restored(tmp_path):
-    trained, fresh = zoo.composed_without_build(), zoo.composed_without_build()
+    trained, fresh = specimens.composed_without_build(), specimens.composed_without_build()
     trained.train()
     restore(fresh.model, write(trained.model, tmp_path / "c"))
     assert (fresh.model.predict(fresh.x, verbose=0) == trained.model.predict(trained.x, verbose=0)).all()
 
 
 def test_c58_slots_of_the_first_phase_never_go_to_variables_of_the_second(tmp_path):
-    first, second = zoo.frozen_base(), zoo.fine_tuned_after_a_recompile()
+    first, second = specimens.frozen_base(), specimens.fine_tuned_after_a_recompile()
     first.train()
     folder = write(first.model, tmp_path / "c")
     with pytest.raises(StateError, match="model/optimizer/_momentums"):
         restore(second.model, folder)
-    again = zoo.frozen_base()
+    again = specimens.frozen_base()
     restore(again.model, folder)
     metrics = gather({"model": first.model}).metric_names
     assert {n: v for n, v in bits(again.model).items() if n not in metrics} == {
