@@ -22,7 +22,7 @@ def _parameters():
         yield pytest.param(case, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("case", _parameters())
+@pytest.mark.parametrize("case", list(_parameters()))
 def test_a_program_is_replayed_and_resumed_exactly_or_the_product_says_why_not(case, project):
     result = Trial(project, case).run()
     RESULTS.append(result)
