@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -104,14 +104,27 @@ def global_seed_generator() -> Any | None:
     return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
 
 
-def read(variable: Any) -> Any:
-    """Return a variable's value as an eager tensor.
+def reader(variables: Sequence[Any]) -> Callable[[], list[Any]]:
+    """Return a function that reads all of ``variables``, as eager tensors that share their memory on the CPU.
 
-    The public ``read_value`` also watches gradient tapes and adds an identity op, six times the cost of the read itself.
+    The public ``read_value`` also watches gradient tapes and adds an identity op. One op for all takes 1 ms for a thousand
+    variables, which is 5 to 9 ms with an op for each; it is TensorFlow's own for compiled functions.
     """
+    from tensorflow.python.eager import context, execute
     from tensorflow.python.ops.gen_resource_variable_ops import read_variable_op
 
-    return read_variable_op(variable.handle, variable.dtype)
+    handles, dtypes = [v.handle for v in variables], [v.dtype for v in variables]
+    if not handles or not all("CPU" in v.device for v in variables):
+        return lambda: [read_variable_op(handle, dtype) for handle, dtype in zip(handles, dtypes, strict=True)]
+    attributes = ("N", len(handles), "dtypes", [dtype.as_datatype_enum for dtype in dtypes])
+
+    def read() -> list[Any]:
+        tensors = execute.execute(
+            b"_ReadVariablesOp", len(handles), inputs=handles, attrs=attributes, ctx=context.context()
+        )
+        return list(tensors)
+
+    return read
 
 
 def memory_of(tensor: Any) -> Any:

@@ -100,8 +100,8 @@ class Checkpoints:
         self._note_stall(job.number, time.perf_counter() - began)
 
     def state(self, roots: Mapping[str, Any]) -> State:
-        """Return the variables and tables reached from ``roots``."""
-        return self._gatherer.gather(roots)
+        """Return the variables and tables reached from ``roots``, as the last checkpoint of them had them."""
+        return self._gatherer.latest(roots)
 
     def poll(self) -> None:
         """Take note of what the worker has committed; never waits."""

@@ -42,6 +42,7 @@ class Models:
         self._note = note
         self._numbers: dict[int, int] = {}  # loop -> graphs it has
         self._current: dict[int, Any] = {}  # loop -> what its newest graph is of
+        self._shapes: tuple[State, Any] | None = None  # those of the last state, which is mostly the same
         self._kept: list[tuple[Any, Any, str]] = []  # the model, what the graph is of, where it lies
 
     def keep(self, loop: int, model: Any, state: State, room_secs: float) -> float:
@@ -56,7 +57,7 @@ class Models:
         if not isinstance(model, keras.Model):
             return 0.0
         began = time.perf_counter()
-        subject = _subject(state)
+        subject = self._subject(state)
         if self._current.get(loop) == subject or _expected_secs(state) > room_secs:
             return 0.0
         self._keep(loop, model, state, subject)
@@ -83,6 +84,12 @@ class Models:
         for form, why in why_not.items():
             self._note(f"The model of loop {loop} cannot be exported as {form}: {why}")
 
+    def _subject(self, state: State) -> tuple[Any, Any]:
+        """Return what a graph depends on: names, types and shapes of variables, and values that become part of it."""
+        if self._shapes is None or self._shapes[0] is not state:
+            self._shapes = state, _shapes(state)
+        return self._shapes[1], tuple(sorted(_baked(state).items()))
+
     def _num_on_disk(self, loop: int) -> int:
         """Return how many graphs a loop has already: a run that was resumed comes to it again."""
         number = 0
@@ -97,10 +104,8 @@ def _expected_secs(state: State) -> float:
     return _BASE_SECS + _SECS_PER_VARIABLE * num_variables
 
 
-def _subject(state: State) -> tuple[Any, Any]:
-    """Return what a graph depends on: names, types and shapes of variables, and values that become part of it."""
-    shapes = tuple((name, v.dtype.name, tuple(v.shape)) for name, v in state.variables.items())
-    return shapes, tuple(sorted(_baked(state).items()))
+def _shapes(state: State) -> Any:
+    return tuple((name, v.dtype.name, tuple(v.shape)) for name, v in state.variables.items())
 
 
 def _baked(state: State) -> dict[str, str]:
@@ -110,7 +115,7 @@ def _baked(state: State) -> dict[str, str]:
         if not keras_internals.is_mutable_table(table)
         for part, array in table_arrays(table).items()
     }
-    names = {id(variable): name for name, variable in state.variables.items()}
+    names = {id(variable): name for name, variable in state.variables.items()} if state.derived else {}
     for layer in state.derived:
         for variable in layer.variables:
             native = keras_internals.native_variable(variable)

@@ -5,7 +5,7 @@ Runs in the trainer. One memcpy per variable, straight from the tensor's buffer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ class Snapshot:
         self._arrays = _shapes(arrays)
         self._texts = {name: v for name, v in self._variables.items() if _is_string(v)}
         self._arena: Arena | None = None
-        self._destinations: list[np.ndarray] = []
+        self._views: dict[str, np.ndarray] = {}
         numeric = {name: v for name, v in self._variables.items() if name not in self._texts}
+        self._read = internals.reader(list(numeric.values()))
         self.layout: Layout = lay_out(
             [
                 *((n, v.dtype.base_dtype.name, tuple(v.shape), _num_bytes(v)) for n, v in numeric.items()),
@@ -51,18 +52,21 @@ class Snapshot:
     def copy_into(self, arena: Arena, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy every variable's bytes into its slot."""
         if arena is not self._arena:
-            self._arena, self._destinations = arena, [arena.view(slot) for slot in self.layout.slots]
-        for destination, slot in zip(self._destinations, self.layout.slots, strict=True):
-            np.copyto(destination, self._bytes(slot.name, arrays))
+            self._arena, self._views = arena, {slot.name: arena.view(slot) for slot in self.layout.slots}
+        for view, part in zip(self._views.values(), self._bytes(arrays), strict=True):
+            np.copyto(view, part)
 
     def contents(self, arrays: Mapping[str, np.ndarray]) -> list[Content]:
         """Return the tensors themselves, to be written before training goes on."""
-        return [Content(s.name, s.dtype, s.shape, self._bytes(s.name, arrays)) for s in self.layout.slots]
+        parts = zip(self.layout.slots, self._bytes(arrays), strict=True)
+        return [Content(slot.name, slot.dtype, slot.shape, part) for slot, part in parts]
 
-    def _bytes(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        if name in arrays:
-            return np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
-        return bytes_of(self._variables[name])
+    def _bytes(self, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield the bytes of each slot in their order."""
+        for tensor in self._read():
+            yield internals.memory_of(tensor).reshape(-1).view(np.uint8)
+        for name in self._arrays:
+            yield _bytes_of_array(arrays[name])
 
     def strings(self) -> list[Content]:
         """Return the variables that hold text; they travel in the message, like tables."""
@@ -81,14 +85,17 @@ def small_contents(state: State, snapshot: Snapshot) -> list[Content]:
 def _content_of_array(name: str, array: np.ndarray) -> Content:
     if array.dtype == object:
         return Content(name, "string", tuple(array.shape), array.reshape(-1))
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Content(name, array.dtype.name, tuple(array.shape), raw)
+    return Content(name, array.dtype.name, tuple(array.shape), _bytes_of_array(array))
 
 
 def bytes_of(variable: Any) -> np.ndarray:
     """Return a variable's bytes, shape (num_bytes,), in the variable's own memory where that lies on the CPU."""
-    array: np.ndarray = internals.memory_of(internals.read(variable))
-    return array.reshape(-1).view(np.uint8)
+    memory: np.ndarray = internals.memory_of(internals.reader([variable])()[0])
+    return memory.reshape(-1).view(np.uint8)
+
+
+def _bytes_of_array(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

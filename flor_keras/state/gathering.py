@@ -45,6 +45,10 @@ class Gatherer:
             self._readings = [_Reading(value, contents) for value, contents in self._read(self._walk)]
         return self._walk.state
 
+    def latest(self, roots: Mapping[str, Any]) -> State:
+        """Return what was gathered last, if that was from ``roots``; otherwise gather."""
+        return self._walk.state if self._walk is not None and self._is_from(roots) else self.gather(roots)
+
     def _read(self, walk: Walk) -> Iterable[tuple[Any, Callable[[Any], Contents]]]:
         yield self._roots, _of_roots
         for value in walk.visited:
@@ -52,10 +56,10 @@ class Gatherer:
                 yield value, contents
 
     def _stands(self, roots: Mapping[str, Any]) -> bool:
-        is_same = len(roots) == len(self._roots) and all(
-            self._roots.get(name) is v for name, v in roots.items()
-        )
-        return is_same and all(reading.stands() for reading in self._readings)
+        return self._is_from(roots) and all(reading.stands() for reading in self._readings)
+
+    def _is_from(self, roots: Mapping[str, Any]) -> bool:
+        return len(roots) == len(self._roots) and all(self._roots.get(name) is v for name, v in roots.items())
 
 
 class _Reading:
