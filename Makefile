@@ -1,5 +1,6 @@
 # make demo    record a training run, forget a number, get it in hindsight
 # make test    all tests
+# make matrix  replay and resume every program of the exactness matrix; writes docs/exactness.md (half an hour)
 # make lint    ruff and mypy --strict
 # make bench   what recording costs, as ratios measured side by side
 # make bench-quick  the same for small sizes, in two minutes, without writing docs/benchmarks.md
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint bench bench-quick docs clean
+.PHONY: setup demo test matrix lint bench bench-quick docs clean
 
 setup: $(VENV)/installed-test
 
@@ -23,6 +24,9 @@ demo: $(VENV)/installed-test
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest
+
+matrix: $(VENV)/installed-test
+	FLOR_MATRIX_TABLE=docs/exactness.md $(BIN)/python -m pytest tests/programs/test_matrix.py -m "matrix or not matrix"
 
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .
