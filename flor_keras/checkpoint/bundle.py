@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ MANIFEST = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
 _COPIED_BELOW_BYTES = 64  # DLPack has nothing to gain there, and scalars come unaligned
 _STRING_DTYPE = "string"
+_NEIGHBOUR = re.compile(r"(\.\./)?[^./\\][^/\\]*")  # another checkpoint of the run
 
 
 class Content(NamedTuple):
@@ -166,13 +168,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         is_known = manifest["format"] <= FORMAT and isinstance(manifest["tensors"], dict)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        bundles = {str(described.get("bundle", ".")) for described in manifest["tensors"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(folder, f"its manifest cannot be read: {error}") from error
     if not is_known:
         raise CheckpointError(
             f"The checkpoint {folder} has format {manifest['format']}, this flor_keras reads up to {FORMAT}. "
             "Upgrade with: pip install --upgrade flor-keras"
         )
+    for name in bundles:
+        if name != "." and not _NEIGHBOUR.fullmatch(name):
+            raise _damaged(folder, f"it refers to {name!r}, which is not beside it")
     return dict(manifest)
 
 

@@ -1,5 +1,6 @@
 """A model's graph, kept once per loop: what turns any checkpoint of it into a model others can load.
 
+    <folder>/signature          the keyed hash of graph.json, which holds hashes of all other files
     <folder>/graph.json         the mapping from variables to where each format has them; why a format is missing
     <folder>/saved_model.pb, fingerprint.pb, assets/    the SavedModel without its variables
     <folder>/rest.index, …      what of the SavedModel's bundle is not in a checkpoint: object graph, vocabularies
@@ -16,9 +17,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from flor_keras import keras_internals
 from flor_keras.checkpoint.bundle import Content, as_tensor, content_hash, content_of
@@ -27,6 +29,7 @@ from flor_keras.export.folders import written_beside
 
 FORMAT = 1
 FILE = "graph.json"
+SIGNATURE = "signature"
 REST = "rest"
 CHECKPOINT_REST = "checkpoint_rest"
 CONFIG = "config.json"
@@ -39,15 +42,31 @@ class NotExportable(Exception):
     """Why a model has no export in some format; the message is told to the person."""
 
 
-def write_graph(model: Any, variables: Mapping[str, Any], tables: Mapping[str, Any], baked: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Write all that export needs of a model beside its values.
+class Subject(NamedTuple):
+    """A model and what a checkpoint of it holds.
 
-    Args:
-      model: a built Keras model.
+    Attributes:
+      model: a Keras model.
+      root: the name under which it is recorded.
       variables: the `tf.Variable` of every name of a checkpoint.
       tables: the mutable tables of a checkpoint by name.
       baked: hashes, by name, of values that become part of the graph.
+    """
+
+    model: Any
+    root: str
+    variables: Mapping[str, Any]
+    tables: Mapping[str, Any]
+    baked: Mapping[str, str]
+
+
+def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) -> dict[str, str]:
+    """Write all that export needs of a model beside its values.
+
+    Args:
+      subject: the model.
       folder: where to; it must not exist.
+      sign: returns the keyed hash of the person who records. A graph is a program: it is run for who wrote it only.
 
     Returns:
       for each format that is not possible, why.
@@ -55,12 +74,13 @@ def write_graph(model: Any, variables: Mapping[str, Any], tables: Mapping[str, A
     import keras
     import tensorflow as tf
 
-    names = _Names(variables, tables)
+    model = subject.model
+    names = _Names(subject.variables, subject.tables)
     described: dict[str, Any] = {
         "format": FORMAT,
         "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         "jit_compile": bool(getattr(model, "jit_compile", False)),
-        "baked": dict(baked),
+        "baked": dict(subject.baked),
         "why_not": {},
     }
     with written_beside(folder) as temporary, internals.untouched(model):
@@ -72,9 +92,12 @@ def write_graph(model: Any, variables: Mapping[str, Any], tables: Mapping[str, A
         _attempt("keras", lambda: _write_config(model, temporary), why_not)
         if "weights.h5" in why_not:
             why_not.setdefault("keras", why_not["weights.h5"])
-        described["left_out"] = _left_out(described.get("groups", []), variables, model)
+        described["left_out"] = _left_out(described.get("groups", []), subject)
         described["variables"] = names.used
-        (temporary / FILE).write_text(json.dumps(described), encoding="utf-8")
+        described["files"] = {str(at.relative_to(temporary)): file_hash(at) for at in temporary.rglob("*") if at.is_file()}
+        text = json.dumps(described).encode()
+        (temporary / FILE).write_bytes(text)
+        (temporary / SIGNATURE).write_text(sign(text), encoding="ascii")
     return dict(why_not)
 
 
@@ -83,6 +106,11 @@ def write_reference(folder: Path, other: str) -> None:
     with written_beside(folder) as temporary:
         temporary.mkdir(parents=True)
         (temporary / FILE).write_text(json.dumps({"format": FORMAT, "same_as": other}), encoding="utf-8")
+
+
+def file_hash(path: Path) -> str:
+    """Return the xxh3 hash (64 bit, hexadecimal) of a file's bytes."""
+    return xxhash.xxh3_64_hexdigest(path.read_bytes())
 
 
 def _attempt(name: str, write: Callable[[], Any], why_not: dict[str, str]) -> None:
@@ -191,11 +219,12 @@ def _weight_groups(model: Any, names: _Names) -> list[dict[str, Any]]:
     ]
 
 
-def _left_out(groups: list[dict[str, Any]], variables: Mapping[str, Any], model: Any) -> list[str]:
+def _left_out(groups: list[dict[str, Any]], subject: Subject) -> list[str]:
     """Return the variables of the model's own that Keras's formats do not keep: raw `tf.Variable`, states of RNNs."""
     kept = {name for group in groups for place in group["values"].values() for name in _names_in(place)}
-    others = internals.state_of_training(model)
-    left = [name for name, variable in variables.items() if id(variable) not in others and name.startswith("model/")]
+    others = internals.state_of_training(subject.model)
+    own = f"{subject.root}/"
+    left = [name for name, variable in subject.variables.items() if id(variable) not in others and name.startswith(own)]
     return sorted(name for name in left if name not in kept) if groups else []
 
 
@@ -213,7 +242,8 @@ def _place(group: internals.Group, key: str, value: Any, names: _Names) -> Any:
         base = getattr(group.owner, "_kernel", None)
         base = group.owner._embeddings if base is None else base
         parts = [names.of(part) for part in (base, *lora[:2])]
-        found = merged(*(keras_internals.native_variable(part).read_value() for part in (base, *lora[:2])), lora[2])
+        kernel, lora_a, lora_b = (keras_internals.native_variable(part).read_value() for part in (base, *lora[:2]))
+        found = merged(kernel, lora_a, lora_b, lora[2])
         if None not in parts and np.array_equal(found, value):
             return {"lora": parts, "scale": lora[2]}
     raise NotExportable(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,38 @@ class Graph:
 
     def why_not(self, form: str) -> str | None:
         """Return why there is no export in a format; None where there is."""
-        return self.described["why_not"].get(form)
+        why: str | None = self.described["why_not"].get(form)
+        return why
+
+    def file(self, name: str) -> Path:
+        """Return the path of one of its files, which is as it was recorded.
+
+        Raises:
+          CheckpointError: it is missing, is no plain file, or its bytes are others.
+        """
+        path = self.folder / name
+        try:
+            is_whole = not path.is_symlink() and graph.file_hash(path) == self.described["files"].get(name)
+        except OSError as error:
+            raise _damaged(self.folder, f"{name} cannot be read: {error}") from error
+        if not is_whole:
+            raise _damaged(self.folder, f"the bytes of {name} are not those that were recorded")
+        return path
+
+    def files_below(self, name: str) -> dict[str, Path]:
+        """Return the files of one of its folders by their path there, with slashes; checked like `file`.
+
+        What is in the folder counts, never names that a file says: those could lead outside.
+        """
+        top = self.folder / name
+        found = [at for at in sorted(top.rglob("*")) if at.is_symlink() or not at.is_dir()] if top.is_dir() else []
+        if top.is_symlink():
+            raise _damaged(self.folder, f"{name} is a link")
+        paths = {at.relative_to(top).as_posix(): at for at in found}
+        for inner in paths:
+            if "\\" in inner:
+                raise _damaged(self.folder, f"{inner!r} would be another place on another system")
+        return {inner: self.file(f"{name}/{inner}") for inner in paths}
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -128,6 +160,25 @@ def _read(folder: Path) -> dict[str, Any]:
             "Upgrade with: pip install --upgrade flor-keras"
         )
     return dict(described)
+
+
+def check_signature(found: Graph, sign: Callable[[bytes], str]) -> None:
+    """Make sure that the current user recorded a graph before it is run: it is a program.
+
+    Raises:
+      CheckpointError: it was recorded by somebody else, or changed since.
+    """
+    try:
+        signed = (found.folder / graph.SIGNATURE).read_text(encoding="ascii")
+        is_ours = hmac.compare_digest(signed, sign((found.folder / graph.FILE).read_bytes()))
+    except (OSError, ValueError):
+        is_ours = False
+    if not is_ours:
+        raise CheckpointError(
+            f"The model graph {found.folder} was not recorded by you on this machine, and running it could read and write "
+            "your files. If you trust the store, copy the key of the user who recorded it to the flor_keras folder of your "
+            "configuration (~/.config/flor_keras/key) and try again."
+        )
 
 
 def _damaged(folder: Path, why: str) -> CheckpointError:

@@ -6,13 +6,11 @@ import json
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flor_keras.export import graph, weights_h5
 from flor_keras.export.kept import Graph
-from flor_keras.export.saved_model import plain_entries
 
 _WEIGHTS = "model.weights.h5"
 
@@ -25,19 +23,11 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
     }
     with zipfile.ZipFile(out, "w") as archive, tempfile.NamedTemporaryFile(dir=out.parent, suffix=".h5") as weights:
         archive.writestr("metadata.json", json.dumps(metadata))
-        archive.writestr("config.json", (found.folder / graph.CONFIG).read_bytes())
+        archive.writestr("config.json", found.file(graph.CONFIG).read_bytes())
         weights_h5.write(found, checkpoint, Path(weights.name))
         archive.write(weights.name, _WEIGHTS)
-        for path in _files(found.folder / graph.KERAS_ASSETS):
-            archive.write(path, Path("assets") / path.relative_to(found.folder / graph.KERAS_ASSETS))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for entry in plain_entries(folder):
-        if entry.is_dir():
-            yield from _files(entry)
-        else:
-            yield entry
+        for name, path in found.files_below(graph.KERAS_ASSETS).items():
+            archive.write(path, f"assets/{name}")
 
 
 def needed_to_load(found: Graph) -> str | None:

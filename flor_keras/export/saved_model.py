@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,11 @@ def copy_graph(found: Graph, out: Path) -> None:
     """Copy what of a SavedModel is the same for every epoch."""
     (out / "variables").mkdir(parents=True)
     for name in _FILES:
-        shutil.copyfile(found.folder / name, out / name)
-    copy_plain_files(found.folder / "assets", out / "assets")
+        shutil.copyfile(found.file(name), out / name)
+    (out / "assets").mkdir()
+    for name, path in found.files_below("assets").items():
+        (out / "assets" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, out / "assets" / name)
 
 
 def write_values(found: Graph, checkpoint: Path, prefix: Path, form: str = "saved_model") -> None:
@@ -36,14 +38,17 @@ def write_values(found: Graph, checkpoint: Path, prefix: Path, form: str = "save
     wanted = set(keys.values())
     values = bundle.load(checkpoint, wanted.__contains__)
     rest = graph.REST if form == "saved_model" else graph.CHECKPOINT_REST
-    tensors = {key: values[name] for key, name in keys.items()} | _rest(found.folder / rest)
+    tensors = {key: values[name] for key, name in keys.items()} | _rest(found, rest)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     graph.write_tensors(prefix, tensors)
 
 
-def _rest(prefix: Path) -> Mapping[str, Any]:
+def _rest(found: Graph, name: str) -> dict[str, Any]:
     import tensorflow as tf
 
+    prefix = found.folder / name
+    for suffix in (".index", ".data-00000-of-00001"):
+        found.file(f"{name}{suffix}")
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         dtypes = reader.get_variable_to_dtype_map()
@@ -56,28 +61,3 @@ def _rest(prefix: Path) -> Mapping[str, Any]:
     except (tf.errors.OpError, ValueError) as error:
         raise CheckpointError(f"The model graph {prefix.parent} is damaged: {str(error).splitlines()[0]}") from error
     return dict(zip(dtypes, tensors, strict=True))
-
-
-def copy_plain_files(source: Path, target: Path) -> None:
-    """Copy a folder's files and folders; links, which may lead anywhere, are refused."""
-    target.mkdir(parents=True, exist_ok=True)
-    for entry in plain_entries(source):
-        if entry.is_dir():
-            copy_plain_files(entry, target / entry.name)
-        else:
-            shutil.copyfile(entry, target / entry.name)
-
-
-def plain_entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, in order; none where there is no such folder.
-
-    Raises:
-      CheckpointError: something is a link, or has a name that means another place elsewhere.
-    """
-    if folder.is_symlink():
-        raise CheckpointError(f"{folder} is a link, which flor_keras does not make; nothing was written.")
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    for entry in entries:
-        if entry.is_symlink() or "\\" in entry.name or not (entry.is_file() or entry.is_dir()):
-            raise CheckpointError(f"{entry} is not a plain file of a model; nothing was written.")
-    return entries

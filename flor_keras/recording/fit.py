@@ -105,8 +105,9 @@ class FitLoop:
         python = read_python(folder)
         restore_callbacks(self.callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
-            self.source.resume(python["data"])
-        restore_random(python["random"])
+            self.source.resume(python["data"], python["random"])
+        else:
+            restore_random(python["random"])
 
     def _give_history(self) -> None:
         """Put the logs of the epochs before the resumed one into the model's History, which `fit` has just emptied."""
@@ -187,7 +188,7 @@ class FitLoop:
         with self._recorder.shielded("Keeping the graph of the model"):
             checkpoints = self._recorder.checkpoints
             state = checkpoints.state(self._roots)
-            checkpoints.cost.stall_secs += self._recorder.models.keep(self.loop, self._model, state, room_secs)
+            checkpoints.cost.stall_secs += self._recorder.models.keep(self.loop, self._roots, state, room_secs)
 
     def _cost_secs(self) -> float:
         """Return what recording has cost this loop so far."""
@@ -202,8 +203,8 @@ class FitLoop:
         has_data = self.source is not None and self.source.training is not None and kind in _WITH_DATA
         python = {
             "callbacks": captured,
+            "random": capture_random(),  # before the next iterator is made, whose code may draw from it at once
             "data": self.source.position(goes_on) if has_data and self.source else None,
-            "random": capture_random(),
             "stop_training": bool(getattr(self._model, "stop_training", False)),
         }
         why = self.source.why_inexact if self.source is not None else None

@@ -17,8 +17,9 @@ from typing import Any
 import keras
 
 from flor_keras import keras_internals
-from flor_keras.export.graph import baked_hashes, write_graph, write_reference
+from flor_keras.export.graph import Subject, baked_hashes, write_graph, write_reference
 from flor_keras.export.kept import folder_of
+from flor_keras.state.pickles import signature
 from flor_keras.state.random import capture_random, restore_random
 from flor_keras.state.tables import table_arrays
 from flor_keras.state.variables import State
@@ -45,26 +46,27 @@ class Models:
         self._shapes: tuple[State, Any] | None = None  # those of the last state, which is mostly the same
         self._kept: list[tuple[Any, Any, str]] = []  # the model, what the graph is of, where it lies
 
-    def keep(self, loop: int, model: Any, state: State, room_secs: float) -> float:
+    def keep(self, loop: int, roots: Mapping[str, Any], state: State, room_secs: float) -> float:
         """Keep the model's graph if it has none yet, or has become another; return the seconds it took.
 
         Args:
           loop: the loop.
-          model: the model.
+          roots: what is recorded in the loop, by name; with several models among it none is kept.
           state: its variables and tables.
           room_secs: what it may cost now.
         """
-        if not isinstance(model, keras.Model):
+        models = [(name, root) for name, root in roots.items() if isinstance(root, keras.Model)]
+        if len(models) != 1:
             return 0.0
         began = time.perf_counter()
         subject = self._subject(state)
         if self._current.get(loop) == subject or _expected_secs(state) > room_secs:
             return 0.0
-        self._keep(loop, model, state, subject)
+        self._keep(loop, *models[0], state, subject)
         self._current[loop] = subject
         return time.perf_counter() - began
 
-    def _keep(self, loop: int, model: Any, state: State, subject: Any) -> None:
+    def _keep(self, loop: int, root: str, model: Any, state: State, subject: Any) -> None:
         number = self._numbers.get(loop, self._num_on_disk(loop))
         folder = folder_of(self._folder, loop, number)
         self._numbers[loop] = number + 1
@@ -76,7 +78,8 @@ class Models:
         random = capture_random()
         began = time.perf_counter()
         try:
-            why_not = write_graph(model, state.variables, _mutable_tables(state), dict(subject[1]), folder)
+            described = Subject(model, root, state.variables, _mutable_tables(state), dict(subject[1]))
+            why_not = write_graph(described, folder, signature)
         finally:
             restore_random(random)
         self._kept.append((weakref.ref(model), whole, folder.name))

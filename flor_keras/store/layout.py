@@ -87,6 +87,20 @@ def arrays_folder(store: Path, run: str) -> Path:
     return run_folder(store, run) / "arrays"
 
 
+def check_inside(path: str) -> str:
+    """Return a path relative to the store, as a row or a manifest has it; StoreError if it leads anywhere else.
+
+    A store may have come from somebody else, and what is read and removed goes by what its rows say.
+    """
+    parts = path.replace("\\", "/").split("/")
+    if not path or path.startswith("/") or ":" in parts[0] or any(part in ("", ".", "..") for part in parts):
+        raise StoreError(
+            f"The store refers to {path!r}, which is not inside of it. flor_keras writes no such path: do not use this "
+            "store, or restore its database from a copy."
+        )
+    return path
+
+
 def model_folder(store: Path, run: str) -> Path:
     """Return the folder of the graphs of a run's models, one folder per graph."""
     return run_folder(store, run) / "model"

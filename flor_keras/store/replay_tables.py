@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flor_keras.records import CheckpointRecord, Kind, Verdict
+from flor_keras.store import layout
 from flor_keras.store.connection import Connection, from_json
 from flor_keras.store.values import to_json
 
@@ -96,8 +97,8 @@ class ReplayTables(Connection):
 
 
 def _checkpoint_record(run: str, row: tuple[Any, ...]) -> CheckpointRecord:
-    loop, epoch, step, kind, *rest = row
-    return CheckpointRecord(run, loop, epoch, step, Kind(kind), *rest)
+    loop, epoch, step, kind, path, *rest = row
+    return CheckpointRecord(run, loop, epoch, step, Kind(kind), layout.check_inside(path), *rest)
 
 
 def _replay_row(run: str, row: tuple[Any, ...]) -> ReplayRow:

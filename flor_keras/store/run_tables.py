@@ -236,7 +236,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
     is_killed = status == Status.RUNNING and is_gone(pid, host, process_started)
     return RunRow(
         *(
-            run,
+            layout.check_inside(run),
             name,
             script,
             from_json(argv),

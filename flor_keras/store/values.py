@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flor_keras.errors import StoreError, UsageError
+from flor_keras.store import layout
 
 _SUPPORTED = (
     "Supported are numbers, text, bytes, True, False, None, lists and dicts of these with text keys, "
@@ -161,7 +162,7 @@ def _write_array(array: Any, folder: Path) -> str:
     raw = array.view(f"V{array.dtype.itemsize}") if _is_extension(array) else array
     np.save(content, raw, allow_pickle=False)
     name = xxhash.xxh3_128_hexdigest(content.getbuffer())
-    path = folder / f"{name}.npy"
+    path = folder / f"{layout.check_inside(name)}.npy"
     if not path.exists():
         _write_whole(path, content)
     return f"{name} {array.dtype.name}" if _is_extension(array) else name

@@ -1,0 +1,139 @@
+"""Keeping the graph changes nothing of training, costs what there is room for, and never ends training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from models import program
+from project import Project
+
+from flor_keras.store import layout
+
+pytestmark = pytest.mark.slow
+
+# Counts its calls, draws from every random source while it is traced, and keeps a loss of its own.
+WATCHED = """
+import json, random, sys
+import keras, numpy as np, tensorflow as tf
+from keras import layers
+import flor_keras as flor
+
+keras.utils.set_random_seed(1)
+x, y = np.random.rand(32, 6).astype("float32"), np.random.rand(32, 2).astype("float32")
+eager = "eager" in sys.argv
+
+class Noisy(layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.count = 0
+    def call(self, x):
+        self.count += 1
+        np.random.rand(), random.random()
+        self.add_loss(1e-3 * keras.ops.sum(x))
+        return x * (1 + 0.01 * self.count) if eager else x
+
+class Eager(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        drawn.append([random.random(), np.random.rand(), float(tf.random.uniform(())), float(keras.random.uniform(()))])
+
+drawn = []
+model = keras.Sequential([keras.Input((6,)), layers.Dense(8), Noisy(), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(2)])
+model.compile("adam", "mse", metrics=["mae"], run_eagerly=eager)
+callbacks = [Eager()] + ([flor.FlorKeras(overhead=1.0)] if "flor" in sys.argv else [])
+history = model.fit(x, y, epochs=4, batch_size=8, validation_split=0.25, verbose=0, callbacks=callbacks)
+json.dump([history.history, drawn, model.layers[1].count if eager else 0, [w.tobytes().hex() for w in model.get_weights()]], open(sys.argv[1], "w"))
+"""
+
+
+def graphs(project: Project) -> dict[str, dict]:
+    """Return the graph.json of every graph of the newest run by folder."""
+    folder = layout.model_folder(project.store, project.latest().id)
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/graph.json"))}
+
+
+def messages(project: Project) -> list[str]:
+    """Return the events of the newest run."""
+    from flor_keras.store.database import Store
+
+    with Store.open(project.store) as store:
+        return [event.message for event in store.events(project.latest().id)]
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_training_gives_the_same_numbers_whether_a_graph_is_kept_or_not(project, mode):
+    script = project.write("train.py", WATCHED)
+    project.succeed(script, "without.json", mode)
+    project.succeed(script, "with.json", mode, "flor")
+    without, with_flor = (json.loads((project.folder / f"{name}.json").read_text()) for name in ("without", "with"))
+    assert with_flor == without
+    assert list(graphs(project)) == ["0"]
+
+
+def test_a_loop_with_the_model_of_an_earlier_loop_refers_to_its_graph(project):
+    again = "\nmodel.fit(given, y, epochs=1, verbose=0, callbacks=[flor.FlorKeras()])\n"
+    project.succeed(project.write("train.py", program("sequential") + again))
+    found = graphs(project)
+    assert "keys" in found["0"]
+    assert found["1"] == {"format": 1, "same_as": "0"}
+
+
+CHANGED = """
+first.enable_lora(2)
+model.compile("adam", "mse")
+model.fit(given, y, initial_epoch=1, epochs=3, verbose=0, callbacks=[Live(), flor.FlorKeras()])
+"""
+
+
+def test_a_structure_that_changes_has_a_new_graph_and_each_epoch_is_exported_with_its_own(project):
+    """Case C40: LoRA is enabled after epoch 0."""
+    text = program("lora").replace("first.enable_lora(2)", "").replace("epochs=3", "epochs=1")
+    project.succeed(project.write("train.py", text + CHANGED))
+    project.succeed(
+        project.write(
+            "check.py",
+            """
+            import flor_keras as flor, tensorflow as tf, numpy as np
+            rng = np.random.default_rng(1)
+            x = rng.random((24, 6), np.float32)
+            for checkpoint in flor.run().checkpoints:
+                if checkpoint.kind == "epoch_end":
+                    checkpoint.export(f"out/{checkpoint.epoch}")
+                    got = tf.saved_model.load(f"out/{checkpoint.epoch}").serve(x).numpy()
+                    assert np.array_equal(got, np.load(f"live-{checkpoint.epoch}.npz")["arr_0"]), checkpoint.epoch
+            """,
+        )
+    )
+    assert len(graphs(project)) == 2
+
+
+def test_a_model_that_cannot_be_exported_is_told_once_and_recorded_all_the_same(project):
+    project.succeed(project.write("train.py", program("dynamic")))
+    told = [message for message in messages(project) if "cannot be exported as saved_model" in message]
+    assert len(told) == 1
+    assert len(project.latest().checkpoints) == 5
+
+
+def test_a_run_that_fails_after_an_epoch_can_be_exported(project):
+    failing = """
+class Fail(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyboardInterrupt
+"""
+    text = program("sequential").replace("model.fit", failing + "\nmodel.fit").replace("[Live()", "[Fail(), Live()")
+    assert project.run(project.write("train.py", text)).status == 130
+    assert list(graphs(project)) == ["0"]
+
+
+def test_what_keeping_the_graph_cost_is_told(project):
+    project.succeed(project.write("train.py", program("sequential")))
+    assert any("The graph of the model of loop 0 was kept in 0." in message for message in messages(project))
+
+
+def test_nothing_is_left_behind_by_a_graph_that_could_not_be_written(project, tmp_path):
+    text = program("sequential").replace("import flor_keras as flor", "import flor_keras as flor\nimport flor_keras.export.graph as g\ng.json = None")
+    project.succeed(project.write("train.py", text))
+    assert any(message.startswith("Keeping the graph of the model failed") for message in messages(project))
+    assert not list(Path(layout.model_folder(project.store, project.latest().id)).glob("*"))
