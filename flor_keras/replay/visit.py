@@ -152,10 +152,11 @@ class Visit(DataSource):
         python = read_python(self.replayer.folder(checkpoint))
         restore_callbacks(self._callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
-            self.resume(python["data"])
-        restore_random(python["random"])
+            self.resume(python["data"], python["random"])
+        else:
+            restore_random(python["random"])
         self._model.stop_training = False
-        for cause in self.manifest(checkpoint).get("inexact", ()):
+        for cause in (*self.manifest(checkpoint).get("inexact", ()), *filter(None, [self.why_random])):
             self.replayer.suspect(cause)
 
     def _go_on(self, epoch: int) -> None:

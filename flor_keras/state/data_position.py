@@ -23,6 +23,7 @@ import xxhash
 from flor_keras import keras_internals
 from flor_keras.keras_internals import TrainingSteps
 from flor_keras.state.pickles import is_packable, pack
+from flor_keras.state.random import capture_random, is_same_random, restore_random
 from flor_keras.state.restore import read_python
 
 _LARGE_STATE_BYTES = 16 << 20
@@ -72,6 +73,7 @@ class DataSource:
         self.order = order
         self.training: TrainingSteps | None = None
         self.why_inexact: str | None = None
+        self.why_random: str | None = None  # why the random states may not be those of the record
         self._why_lasting: str | None = None
         self._created = 0
         self._consumed = 0
@@ -151,11 +153,27 @@ class DataSource:
             "attributes": self._changed_attributes(training.py_dataset),
         }
 
-    def resume(self, position: Mapping[str, Any]) -> None:
-        """Go to a recorded position; the next epoch then draws what it drew when it was recorded."""
+    def resume(self, position: Mapping[str, Any], random: Mapping[str, Any]) -> None:
+        """Go to a recorded position and random states; the next epoch then draws what it drew when it was recorded.
+
+        The states come first, since the program's code in a pipeline may draw from them as soon as there is an iterator.
+        Where such code has to draw again what it drew before, it brings them along; a thread of TensorFlow runs it some
+        batches ahead of training, and the recorded states were those ahead of another number of batches.
+        """
         training = self.training
         assert training is not None
+        is_at_once = not position["consumed"] and not (position["kind"] == "generator" and self._total)
+        before = capture_random()
+        if is_at_once:
+            restore_random(random)
         iterator = self._iterator_at(training, position)
+        if not is_at_once and is_same_random(before, capture_random()):
+            restore_random(random)
+        elif not is_at_once:
+            self.why_random = (
+                "the data generator draws from the random state of NumPy or Python that the rest of the program has too, "
+                "ahead of training; give it a generator of its own: np.random.default_rng(seed)"
+            )
         if position["is_new"]:
             self._ready = iterator
             training.resume(position["counters"], None)
@@ -187,14 +205,14 @@ class DataSource:
         return iterator
 
     def _note_repeat(self, training: TrainingSteps) -> None:
-        """A fresh iterator that repeats an unseeded shuffle cannot be had again: note that, until the next position."""
+        """The orders an unseeded shuffle draws when it is repeated cannot be had again: note that, until the next position."""
         is_unseeded = training.adapter_kind == "dataset" and keras_internals.global_seed() is None
         self.why_inexact = self._why_lasting
         if training.adapter_kind == "dataset" and self._why_lasting is None:
             self._why_lasting = self.why_inexact = _why_random(training.dataset, is_unseeded)
-        if is_unseeded and not self._consumed and keras_internals.has_shuffle_below_repeat(training.dataset):
+        if is_unseeded and keras_internals.has_shuffle_below_repeat(training.dataset):
             self.why_inexact = (
-                "the pipeline repeats an unseeded shuffle, whose first order is lost; call flor.seed() or seed it"
+                "the pipeline repeats an unseeded shuffle, whose next order is lost; call flor.seed() or seed it"
             )
 
     def _midway(self) -> bytes | None:

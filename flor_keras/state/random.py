@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,20 @@ def capture_random() -> dict[str, Any]:
     }
 
 
-def restore_random(states: dict[str, Any]) -> None:
+def restore_random(states: Mapping[str, Any]) -> None:
     """Put back what `capture_random` returned."""
     random.setstate(_expanded(states["python"]))
     np.random.set_state(states["numpy"])
     keras_internals.set_eager_random_state(_expanded(states["tensorflow"]))
+
+
+def is_same_random(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether Python's and NumPy's states are the same in two of what `capture_random` returned."""
+    numbers = [
+        [*map(tuple, (states["python"][1], states["numpy"][1])), states["python"][2], *states["numpy"][2:]]
+        for states in (left, right)
+    ]
+    return numbers[0] == numbers[1]
 
 
 def _compact(state: tuple[Any, ...] | None) -> tuple[Any, ...] | None:

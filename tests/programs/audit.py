@@ -108,6 +108,7 @@ def random_states():
     generator = global_state.get_global_attribute("global_seed_generator")
     if generator is not None:
         found["random/keras"] = _array(generator.state.value)
+    found.pop(os.environ.get("UNORDERED"), None)
     return found
 
 

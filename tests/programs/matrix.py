@@ -75,7 +75,7 @@ class Trial:
     def variables(self, which: str, **more: str) -> dict[str, str]:
         """Return the environment of the run of a store."""
         folder = self.project.folder
-        return {"FLOR_STORE": str(self.stores[which]), "DIGEST": str(folder / f"{which}.npz"), **more}
+        return {"FLOR_STORE": str(self.stores[which]), "DIGEST": str(folder / f"{which}.npz"), "UNORDERED": self.case.unordered, **more}
 
     def recorded(self, which: str) -> reading.Run:
         """Return the run of a store."""
