@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dis
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from flor_keras import session
 from flor_keras.errors import UsageError
 
 T = TypeVar("T")
+_PACKAGE = str(Path(__file__).parent)
+_LEAVING = ("POP_TOP", "POP_ITER", "END_FOR")  # how `break` and `return` drop an iterator
 
 
 def loop(name: str, iterable: Iterable[T]) -> Iterator[T]:
@@ -22,7 +29,11 @@ def loop(name: str, iterable: Iterable[T]) -> Iterator[T]:
       name: what the loop is called in tables.
       iterable: anything that can be iterated; of a `tf.data.Dataset` the order of each epoch is kept too.
     """
-    return session.ensure().loop(name, iterable)
+    current = session.ensure()
+    main = current.main_loop
+    if main is None:
+        return _epochs(current, name, iterable)
+    return _steps(main, iterable)
 
 
 def checkpointing(**objects: Any) -> AbstractContextManager[None]:
@@ -41,3 +52,55 @@ def checkpointing(**objects: Any) -> AbstractContextManager[None]:
                 f"object that the loop changes, and name that."
             )
     return session.ensure().checkpointing(objects)
+
+
+def _epochs(current: session.Session, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
+    from flor_keras.state.loops import LoopState
+
+    main = current.begin_loop(name, LoopState(current.objects))
+    try:
+        main.begin(len(iterable) if isinstance(iterable, Sized) else None)
+        yield from main.epochs(iterable)
+    except GeneratorExit:
+        if _is_left_on_purpose():
+            main.end(None)
+        raise
+    except BaseException as error:
+        main.end(error)
+        raise
+    else:
+        main.end(None)
+    finally:
+        current.end_loop(main)
+
+
+def _steps(main: Any, iterable: Iterable[Any]) -> Iterator[Any]:
+    """Iterate inside a main loop: the first loop of an epoch is its training, one after or inside that is like any other."""
+    if main.is_left or main.is_in_block:
+        yield from iterable
+        return
+    if not main.enters():
+        return
+    try:
+        yield from main.steps(iterable)
+    except GeneratorExit:
+        if _is_left_on_purpose():
+            main.leave()
+        raise
+    main.leave()
+
+
+def _is_left_on_purpose() -> bool:
+    """Whether an iterator is dropped by `break` or `return`, and not because an exception passes through the loop.
+
+    Python closes a generator in both cases, and shows it the exception in neither. What differs is the instruction the
+    program is at: the one that drops the iterator, or the one that raised.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (_is_ours(frame) or frame.f_code.co_flags & inspect.CO_GENERATOR):
+        frame = frame.f_back
+    return frame is not None and dis.opname[frame.f_code.co_code[frame.f_lasti]] in _LEAVING
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_PACKAGE)

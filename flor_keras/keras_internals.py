@@ -556,15 +556,34 @@ def serialize_iterator(iterator: Any) -> bytes:
     return bytes(tf.io.serialize_tensor(state).numpy())  # part by part, a shuffle buffer of 256 takes 20 times as long
 
 
-def fresh_state(iterator: Any) -> bytes | None:
-    """Return the state of an iterator if it is one of `tf.data`."""
-    return serialize_iterator(iterator) if hasattr(iterator, "_iterator_resource") else None
+def is_data_iterator(value: Any) -> bool:
+    """Whether ``value`` is an iterator of `tf.data` whose state can be read and put back."""
+    return hasattr(value, "_iterator_resource")
 
 
-def go_to_fresh_state(iterator: Any, state: bytes | None) -> None:
-    """Give an iterator the state `fresh_state` returned."""
-    if state is not None and hasattr(iterator, "_iterator_resource"):
-        deserialize_iterator(iterator, state)
+_iterator_watch: list[Callable[[Any, Callable[[], Any]], Any]] = []
+
+
+def watch_iterators(watch: Callable[[Any, Callable[[], Any]], Any] | None) -> None:
+    """Have ``watch`` called with each data set that is iterated, and with what makes an iterator; None ends it.
+
+    ``for x, y in enumerate(dataset)`` and the like hand the data set on to Python, so nothing public sees its iterator.
+    """
+    import tensorflow as tf
+
+    _iterator_watch[:] = [] if watch is None else [watch]
+    original = tf.data.Dataset.__iter__
+    if getattr(original, "_is_watched", False):
+        return
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        if not _iterator_watch or not tf.executing_eagerly():
+            return original(self)
+        return _iterator_watch[0](self, lambda: original(self))
+
+    iterate._is_watched = True  # type: ignore[attr-defined]
+    tf.data.Dataset.__iter__ = iterate
 
 
 def deserialize_iterator(iterator: Any, state: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,8 @@ class Session(Protocol):
     seed: int | None
     position: Position
     execution: Execution
+    main_loop: Any  # the loop of the program's own that is under way
+    objects: dict[str, Any]  # what `flor.checkpointing` named
 
     def log(self, name: str, value: Any, step_offset: int = 0) -> None:
         """Take a value the program logs, ``step_offset`` steps after the current position."""
@@ -46,8 +48,11 @@ class Session(Protocol):
     def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
         """Make the `fit` call that has ``flor`` among its ``callbacks``."""
 
-    def loop(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Iterate a loop of the program's own."""
+    def begin_loop(self, name: str, state: Any) -> Any:
+        """Take the main loop the program is about to begin, with its state; return what drives it."""
+
+    def end_loop(self, main: Any) -> None:
+        """The main loop is over; what comes next is not inside of it."""
 
     def checkpointing(self, objects: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Take the objects that loops inside the context change."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,8 @@ class Recorder:
         self._error: str | None = None
         self._checkpoints: Any = None
         self._models: Any = None
-        self._custom: Any = None  # the loop of the program's own that is under way
-        self._objects: dict[str, Any] = {}
+        self.main_loop: Any = None
+        self.objects: dict[str, Any] = {}
         self.position = Position()
         self.num_loops = 0
         self.seed: int | None = None
@@ -132,33 +132,28 @@ class Recorder:
 
         return record_fit(self, call, callbacks, flor)
 
-    def loop(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Iterate a loop of the program's own and record it; one inside another has its steps."""
+    def begin_loop(self, name: str, state: Any) -> Any:
+        """Begin a loop of the program's own."""
         from flor_keras.recording.custom import CustomLoop
 
-        if self._custom is not None:
-            yield from self._custom.steps(iterable)
-            return
         self.add_sources()
-        self._custom = CustomLoop(self, self.num_loops, self._objects)
+        self.main_loop = CustomLoop(self, self.num_loops, name, state)
         self.num_loops += 1
-        try:
-            yield from self._custom.epochs(name, iterable)
-        except BaseException as error:
-            if not isinstance(error, GeneratorExit):
-                self.fail(error)
-            raise
-        finally:
-            self._custom = None
+        return self.main_loop
+
+    def end_loop(self, main: Any) -> None:
+        """What comes next is not inside of the loop."""
+        if self.main_loop is main:
+            self.main_loop = None
 
     @contextlib.contextmanager
     def checkpointing(self, objects: Mapping[str, Any]) -> Iterator[None]:
         """Take the objects that loops inside the context change."""
-        before, self._objects = self._objects, {**self._objects, **objects}
+        before, self.objects = self.objects, {**self.objects, **objects}
         try:
             yield
         finally:
-            self._objects = before
+            self.objects = before
 
     # -- the run's life ----------------------------------------------------------------------------------------
 

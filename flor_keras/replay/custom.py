@@ -1,124 +1,226 @@
-"""Replaying a custom loop: its inner loop is skipped or made again, the rest of an epoch's code always runs."""
+"""Replaying a custom loop: the block of an epoch is skipped or made again, the rest of its code always runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.instrument.levels import Level
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.replay.states import compare_variables
-from flor_keras.state.loops import make_iterators, restore_loop
-from flor_keras.state.objects import split
-from flor_keras.state.restore import read_python
+from flor_keras.state.loops import LoopState, data_in
+from flor_keras.state.mainloop import MainLoop, Visit
 
 
-class CustomVisit:
-    """Visits the asked epochs of a recorded outer loop.
+class CustomVisit(MainLoop):
+    """Visits the asked epochs of a recorded main loop, and those that lead to them.
 
     Args:
       replayer: the replay.
       loop: the number of the loop.
-      objects: what `flor.checkpointing` named, by name.
+      state: what its epochs begin and end with.
     """
 
-    def __init__(self, replayer: Replayer, loop: int, objects: Mapping[str, Any]) -> None:
+    def __init__(self, replayer: Replayer, loop: int, state: LoopState) -> None:
+        super().__init__(loop, state)
         self._replayer = replayer
-        self._objects = objects
-        self.loop = loop
         self._asked = replayer.plan.epochs.get(str(loop), [])
         self._is_redone = Level.STEP.value in replayer.plan.levels.values()
-        self._epoch = 0
-        self._has_inner = False
-        self._num_iterators = 0
+        self._visits: dict[int, Visit] = {}
+        self._is_done = False
+        self.move = replayer.move  # type: ignore[method-assign]
 
-    def epochs(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Yield the items of the epochs to visit; then leave everything as it was after the loop."""
-        visited = self._visited()
-        for self._epoch, item in enumerate(iterable):
-            if self._epoch not in visited:
-                if self._epoch > max(visited, default=-1):
-                    break
-                continue
-            self._replayer.move(Position(self.loop, self._epoch))
-            self._prepare(visited)
-            self._has_inner = False
+    def begin(self, num_epochs: int | None = None) -> None:
+        """Put everything where the loop began, and plan which epochs to visit."""
+        self._replayer.tell({"event": "loop", "loop": self.loop})
+        self.move(Position(self.loop))
+        start = self._replayer.checkpoint(self.loop, Kind.START)
+        if start is not None:
+            self.restore(self._folder(start), is_fresh=True)
+        self._visits = self._planned(self._manifest(start))
+
+    # -- which epochs, and how ------------------------------------------------------------------------------------
+
+    def _planned(self, recorded: dict[str, Any]) -> dict[int, Visit]:
+        about = self.state.about
+        missing = set(about.get("kept", ())) - set(recorded.get("kept", ()))
+        is_redone = self._is_redone or bool(missing & set(about.get("changed_by_block", ())))
+        why = recorded.get("refused") or self.state.why_redone
+        if why is not None and (self._asked or not self._replayer.is_finished(self.loop)):
+            self._replayer.note_redone(self.loop, why)
+        planner = _Planner(
+            whole={e: self._folder(c) for e, c in self._ends().items() if self._manifest(c).get("is_whole")},
+            blocks={e: self._folder(c) for e, c in self._ends().items() if self._is_skippable(c)},
+            is_from_start=why is not None or not about.get("is_jumpable", True),
+            is_skipping=why is None,
+            is_entered_at_block=bool(about.get("is_entered_at_block")) and not missing,
+        )
+        for epoch in self._asked:
+            planner.add(epoch, is_redone)
+        after = self._replayer.checkpoint(self.loop, Kind.AFTER)
+        if after is not None and not self._replayer.is_finished(self.loop):
+            is_left_early = self._manifest(after).get("is_left_early") and about.get("is_way_out_seen")
+            is_short = bool(missing & set(about.get("needed_after", ())))
+            if is_left_early or is_short:
+                planner.add(after.epoch, is_short)
+            elif not planner.visits and not self.goes_to(self._folder(after)):
+                planner.add(0, False)  # its first step builds what the state after the loop has
+        return planner.visits
+
+    def _ends(self) -> dict[int, CheckpointRecord]:
+        return self._replayer.epoch_ends(self.loop)
+
+    def _is_skippable(self, end: CheckpointRecord) -> bool:
+        manifest = self._manifest(end)
+        return not manifest.get("is_whole") and not set(manifest.get("lost", ())) & set(
+            self.state.about.get("kept", ())
+        )
+
+    def visit(self, epoch: int) -> Visit | None:
+        """Visit what was planned."""
+        visit = self._visits.get(epoch)
+        is_unsettled = (
+            epoch > 0 and epoch - 1 not in self._visits and visit is not None and visit.before is None
+        )
+        self._replayer.is_unsettled = is_unsettled
+        return visit
+
+    def is_over(self, epoch: int) -> bool:
+        """Stop after the last planned epoch."""
+        return epoch > max(self._visits, default=-1)
+
+    # -- what happens in them -------------------------------------------------------------------------------------
+
+    def counted(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield steps; end the program after the last that is asked."""
+        asked = self._replayer.plan.steps
+        is_last = self.epoch == max(self._visits) and self._replayer.is_finished(self.loop)
+        for item in super().counted(iterable):
+            if asked is not None and is_last and self.num_steps - 1 > asked[-1]:
+                raise ReplayDone
             yield item
-            self._finish_epoch()
-        if self._replayer.is_finished(self.loop):
-            raise ReplayDone
-        self._replayer.move(Position(self.loop))
-        self._restore(self._replayer.required(self.loop, Kind.AFTER))
 
-    def steps(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Yield the steps of an epoch that is redone; of another, none, and leave the state they led to."""
-        if self._has_inner:
-            yield from iterable
-            return
-        self._has_inner = True
-        end = self._replayer.checkpoint(self.loop, Kind.EPOCH_END, self._epoch)
-        if not self._is_made_again():
-            end = self._replayer.required(self.loop, Kind.EPOCH_END, self._epoch)
-            created = read_python(self._replayer.folder(end))["data"]["created"]
-            self._num_iterators += make_iterators(iterable, created - self._num_iterators)
-            self._restore(end)
-            return
-        iterator = iter(iterable)
-        self._num_iterators += 1
-        if end is not None:
-            keras_internals.go_to_fresh_state(iterator, read_python(self._replayer.folder(end))["data"]["state"])
-        yield from self._made_again(iterator)
-        self._replayer.move(Position(self.loop, self._epoch))
-        if end is not None:
+    def recorded_order(self) -> Any:
+        """Return the order the data of an epoch had."""
+        end = self._ends().get(self.epoch)
+        return () if end is None else data_in(self._folder(end))["states"]
+
+    def passed(self) -> None:
+        """From here on everything is as it was."""
+        self._replayer.is_unsettled = False
+
+    def trained(self) -> None:
+        """Compare what the block led to."""
+        end = self._ends().get(self.epoch)
+        if end is not None and not self._manifest(end).get("is_whole"):
             self._compare(end)
 
-    def _made_again(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        asked = self._replayer.plan.steps
-        for step, item in enumerate(iterator):
-            is_past = asked is not None and step > asked[-1]
-            if is_past and self._epoch == self._asked[-1] and self._replayer.is_finished(self.loop):
-                raise ReplayDone
-            self._replayer.move(Position(self.loop, self._epoch, step))
-            yield item
-
-    def _visited(self) -> set[int]:
-        """Return the asked epochs, and those before them whose end they are redone from."""
-        asked = set(self._asked)
-        if not self._is_redone and self._is_nested():
-            return asked
-        return asked | {epoch - 1 for epoch in asked if epoch > 0}
-
-    def _is_nested(self) -> bool:
-        ends = [self._replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch) for epoch in self._asked]
-        return any(end is not None and end.step > 0 for end in ends)
-
-    def _is_made_again(self) -> bool:
-        return self._is_redone and self._epoch in self._asked
-
-    def _prepare(self, visited: set[int]) -> None:
-        """Put everything where the epoch begins, as far as no inner loop of the epoch before does it."""
-        if self._epoch == 0:
-            self._restore(self._replayer.required(self.loop, Kind.START), is_fresh=True)
-        elif not self._is_nested() and (before := self._replayer.checkpoint(self.loop, Kind.EPOCH_END, self._epoch - 1)):
-            self._restore(before)
-
-    def _finish_epoch(self) -> None:
-        end = self._replayer.checkpoint(self.loop, Kind.EPOCH_END, self._epoch)
-        if not self._has_inner and end is not None:
+    def epoch_done(self) -> None:
+        """Compare an epoch that has no block; keep what was logged."""
+        end = self._ends().get(self.epoch)
+        if end is not None and not self.is_left and self._manifest(end).get("is_whole"):
             self._compare(end)
         self._replayer.flush()
-        if self._epoch in self._asked:
-            self._replayer.tell({"event": "epoch", "loop": self.loop, "epoch": self._epoch})
+        if self.epoch in self._asked:
+            self._replayer.tell({"event": "epoch", "loop": self.loop, "epoch": self.epoch})
 
-    def _restore(self, checkpoint: CheckpointRecord, is_fresh: bool = False) -> None:
-        folder = self._replayer.folder(checkpoint)
-        restore_loop(folder, self._objects, is_fresh=is_fresh)
+    def exhausted(self) -> None:
+        """End the program, or leave everything as it was after the loop."""
+        if self._replayer.is_finished(self.loop):
+            raise ReplayDone
+        self.move(Position(self.loop))
+        self.restore(self._folder(self._replayer.required(self.loop, Kind.AFTER)))
+
+    def end(self, error: BaseException | None) -> None:
+        """The loop is over, by ``error`` if any; the program may have left it itself."""
+        self.state.iterators.end()
+        self._replayer.is_unsettled = False
+        if error is None and not self.is_exhausted:
+            self._replayer.flush()
+            self._is_done = self._replayer.is_finished(self.loop)
+        self.move(Position(self.loop))
+
+    def restores(self) -> bool:
+        """End the program where it has left the last asked loop."""
+        if self._is_done:
+            raise ReplayDone
+        return super().restores()
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def restore(self, folder: Path, *, is_fresh: bool = False) -> None:
+        """Put everything into a recorded state."""
+        super().restore(folder, is_fresh=is_fresh)
+        manifest = bundle.read_manifest(folder)
+        for cause in manifest.get("inexact", ()):
+            self._replayer.suspect(cause)
         if not self._is_redone:
-            self._replayer.note_exact(len(bundle.read_manifest(folder)["tensors"]))
+            self._replayer.note_exact(len(manifest["tensors"]))
 
     def _compare(self, checkpoint: CheckpointRecord) -> None:
-        native, _ = split(self._objects)
-        compare_variables(self._replayer, checkpoint, native, Position(self.loop, self._epoch))
+        compare_variables(self._replayer, checkpoint, self.state.native, Position(self.loop, self.epoch))
+
+    def _folder(self, checkpoint: CheckpointRecord) -> Path:
+        return self._replayer.folder(checkpoint)
+
+    def _manifest(self, checkpoint: CheckpointRecord | None) -> dict[str, Any]:
+        return {} if checkpoint is None else bundle.read_manifest(self._folder(checkpoint))
+
+
+class _Planner:
+    """Decides how to get to epochs.
+
+    Args:
+      whole: the checkpoints at the end of epochs without a block.
+      blocks: those at the end of blocks.
+      is_from_start: an epoch can only be reached by going through all before it.
+      is_skipping: blocks may be skipped.
+      is_entered_at_block: code before a block that is skipped need not run to get to what follows.
+    """
+
+    def __init__(
+        self,
+        *,
+        whole: dict[int, Path],
+        blocks: dict[int, Path],
+        is_from_start: bool,
+        is_skipping: bool,
+        is_entered_at_block: bool,
+    ) -> None:
+        self.visits: dict[int, Visit] = {}
+        self._whole = whole
+        self._blocks = blocks if is_skipping else {}
+        self._is_from_start = is_from_start
+        self._is_entered_at_block = is_entered_at_block
+
+    def add(self, epoch: int, is_redone: bool) -> None:
+        """Visit an epoch, after those added before it; ``is_redone`` where its block must run."""
+        before = self._lead_to(epoch)
+        end = None if is_redone else self._blocks.get(epoch)
+        if epoch not in self.visits or (is_redone and self.visits[epoch].end is not None):
+            self.visits[epoch] = Visit(before=before, end=end)
+
+    def _lead_to(self, epoch: int) -> Path | None:
+        """Visit what comes before an epoch; return the checkpoint to restore before it, if that is all there is to do."""
+        if epoch == 0 or epoch - 1 in self.visits:
+            return None
+        if self._is_from_start:
+            for earlier in range(epoch):
+                self.visits.setdefault(earlier, Visit(end=self._blocks.get(earlier)))
+            return None
+        known = max((e for e in {**self._whole, **self._blocks, **self.visits} if e < epoch), default=-1)
+        before = None
+        if known in self.visits:
+            pass
+        elif known in self._whole:
+            before = self._whole[known]
+        elif known >= 0:
+            end = self._blocks[known]
+            self.visits[known] = Visit(end=end, is_entered_at_block=self._is_entered_at_block)
+        for earlier in range(known + 1, epoch):
+            self.visits[earlier] = Visit(before=before)
+            before = None
+        return before

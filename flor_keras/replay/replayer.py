@@ -6,7 +6,7 @@ it logs under a recorded name is compared with the record; everything else is dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,18 @@ class Replayer:
         self._recorded = {(e.name, e.position): e.value for e in self._store.entries(plan.run, recorded=True)}
         self._here = Comparison()
         self._pending: list[Entry] = []
-        self._custom: Any = None  # the loop of the program's own that is being visited
-        self._objects: dict[str, Any] = {}
+        self.main_loop: Any = None
+        self.is_unsettled = False  # the program is on its way to an epoch, in a state it never had there
+        self.redone: dict[int, str] = {}
+        self.objects: dict[str, Any] = {}
         self.num_entries = 0
 
     # -- what the program says ---------------------------------------------------------------------------------
 
     def log(self, name: str, value: Any, step_offset: int = 0) -> None:
         """Keep a value that was asked for; compare one that was recorded."""
+        if self.is_unsettled:
+            return
         value, position = plain(value), self.position
         if step_offset and position.step is not None:
             position = position._replace(step=position.step + step_offset)
@@ -114,32 +118,31 @@ class Replayer:
             raise ReplayDone
         return history
 
-    def loop(self, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Iterate the asked epochs of a loop of the program's own."""
+    def begin_loop(self, name: str, state: Any) -> Any:
+        """Begin visiting a loop of the program's own."""
         from flor_keras.replay.custom import CustomVisit
 
-        if self._custom is not None:
-            yield from self._custom.steps(iterable)
-            return
         self.flush()
         loop = self.num_loops
         self.num_loops += 1
         if self.is_finished(loop - 1):
             raise ReplayDone
-        self._custom = CustomVisit(self, loop, self._objects)
-        try:
-            yield from self._custom.epochs(name, iterable)
-        finally:
-            self._custom = None
+        self.main_loop = CustomVisit(self, loop, state)
+        return self.main_loop
+
+    def end_loop(self, main: Any) -> None:
+        """What comes next is not inside of the loop."""
+        if self.main_loop is main:
+            self.main_loop = None
 
     @contextmanager
     def checkpointing(self, objects: Mapping[str, Any]) -> Iterator[None]:
         """Take the objects that loops inside the context change."""
-        before, self._objects = self._objects, {**self._objects, **objects}
+        before, self.objects = self.objects, {**self.objects, **objects}
         try:
             yield
         finally:
-            self._objects = before
+            self.objects = before
 
     # -- what replaying a loop needs ---------------------------------------------------------------------------
 
@@ -159,6 +162,15 @@ class Replayer:
     def checkpoint(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord | None:
         """Return a checkpoint of the recorded run, None where there is none."""
         return self._checkpoints.get((loop, kind, epoch))
+
+    def epoch_ends(self, loop: int) -> dict[int, CheckpointRecord]:
+        """Return the checkpoints of the ends of a loop's epochs."""
+        found = self._checkpoints.items()
+        return {epoch: c for (at, kind, epoch), c in found if at == loop and kind is Kind.EPOCH_END and epoch is not None}
+
+    def note_redone(self, loop: int, why: str) -> None:
+        """Note that a loop is made again from its beginning, since what its steps change is not known."""
+        self.redone[loop] = why
 
     def required(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord:
         """Return a checkpoint of the recorded run; ReplayError where there is none."""

@@ -1,65 +1,237 @@
-"""The objects a custom loop names: those with variables go to the bundle, the rest is pickled and put back in place.
+"""The Python objects a custom loop changes: found before the loop, their content kept and put back in place.
 
-"In place" means into the very object the program holds: a list gets its items back, a dict its entries, an array its
-elements, any other object its attributes. What cannot change (a number, a text, a tuple) has nothing to put back.
+"In place" means into the very object the program holds, since the program may hold it under other names too. Objects
+are known by the path by which a walk from named roots first reached them *before the loop* (``tracker/seen``). What the
+loop itself made is kept with what refers to it; objects of TensorFlow and Keras are referred to, never copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import array
+import inspect
+import io
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from flor_keras.state.pickles import is_packable
-from flor_keras.state.variables import gather
+from flor_keras import keras_internals as internals
+from flor_keras.state.pickles import pack, unpack
+from flor_keras.state.variables import attributes_of, gather, is_of_the_program, is_walked
 
-_UNCHANGING = (str, bytes, int, float, complex, bool, tuple, frozenset, type(None))
+_ATOMS = (str, bytes, int, float, complex, type(None), np.generic, np.dtype, range, slice)
+_CODE = (FunctionType, MethodType, ModuleType, type)
+_OUTPUTS = (
+    io.IOBase,
+    logging.Logger,
+    logging.Handler,
+)  # what a program writes to is no state of its training
+_OF_KERAS = frozenset(
+    {"built", "compiled", "stop_training"}
+)  # attributes that only mirror what variables there are
 
 
-def split(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the objects that hold variables or tables, and the others."""
-    native = {name: value for name, value in objects.items() if _has_variables(name, value)}
-    return native, {name: value for name, value in objects.items() if name not in native}
+@dataclass
+class Kept:
+    """What was kept of the objects at one moment, ready to be pickled.
+
+    Attributes:
+      lost: what cannot be pickled: paths of objects, and names of values.
+    """
+
+    pickled: bytes
+    arrays: list[np.ndarray]
+    lost: list[str] = field(default_factory=list)
 
 
-def _has_variables(name: str, value: Any) -> bool:
+@dataclass(frozen=True)
+class _Way:
+    """How the content of a kind of object is read and put back, and what it leads to."""
+
+    read: Callable[[Any], Any]
+    put: Callable[[Any, Any], None]
+    children: Callable[[Any], Iterator[tuple[str, Any]]] = lambda value: iter(())
+
+
+class Objects:
+    """The objects reached from ``roots`` (name to object), as they are before the loop."""
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self._live: dict[str, Any] = {}
+        self._ways: dict[str, _Way] = {}
+        self._seen: dict[int, Any] = {}
+        queue = deque((name, value) for name, value in roots.items())
+        while queue:
+            path, value = queue.popleft()
+            if isinstance(value, _ATOMS) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            way = _way_of(value)
+            children = way.children if way is not None else _items if isinstance(value, tuple) else None
+            if not isinstance(value, tuple):
+                self._live[path] = value
+            if way is not None:
+                self._ways[path] = way
+            queue.extend((f"{path}/{key}", child) for key, child in children(value)) if children else None
+
+    def unkept(self) -> list[tuple[str, str]]:
+        """Return path and type of the objects whose state cannot be kept: generators, connections, threads."""
+        return [
+            (path, type(value).__name__)
+            for path, value in self._live.items()
+            if path not in self._ways
+            and not isinstance(value, (*_CODE, *_OUTPUTS))
+            and not _is_of_tensorflow(value)
+            and (inspect.isgenerator(value) or hasattr(value, "__next__"))
+        ]
+
+    def keep(self, values: Mapping[str, Any]) -> Kept:
+        """Return the content of the objects, and ``values`` (locals of the program) with what they share with it."""
+        contents = {path: way.read(self._live[path]) for path, way in self._ways.items()}
+        try:
+            return Kept(*pack((contents, dict(values)), self._live))
+        except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
+            lost = [path for path, content in contents.items() if not self._is_packable(content)]
+            lost += [name for name, value in values.items() if not self._is_packable(value)]
+            contents = {path: content for path, content in contents.items() if path not in lost}
+            rest = {name: value for name, value in values.items() if name not in lost}
+            return Kept(*pack((contents, rest), self._live), lost)
+
+    def put_back(self, kept: Kept) -> dict[str, Any]:
+        """Give the objects the content they had; return the values."""
+        contents, values = unpack(kept.pickled, kept.arrays, self._live)
+        for path, content in contents.items():
+            if path in self._ways:
+                self._ways[path].put(self._live[path], content)
+        return dict(values)
+
+    def _is_packable(self, value: Any) -> bool:
+        try:
+            pack(value, self._live)
+        except Exception:  # noqa: BLE001 - as above
+            return False
+        return True
+
+
+def holds_variables(name: str, value: Any) -> bool:
+    """Whether an object has variables or may come to have some, so that it belongs into the bundle."""
+    if isinstance(value, (*_ATOMS, np.ndarray, random.Random)):
+        return False
+    if is_walked(value):
+        return True
     state = gather({name: value})
-    own = [known for known in (*state.variables, *state.tables) if known.split("/")[0] == name]
-    return bool(own) or _is_unbuilt(value)
+    return any(known.split("/")[0] == name for known in (*state.variables, *state.tables))
 
 
-def _is_unbuilt(value: Any) -> bool:
-    """Keras objects are native even while they have no variables yet."""
-    import keras
-
-    return isinstance(value, keras.layers.Layer | keras.optimizers.Optimizer | keras.metrics.Metric)
+def _is_of_tensorflow(value: Any) -> bool:
+    return internals.is_opaque(value) or (is_walked(value) and not is_of_the_program(type(value)))
 
 
-def capture_objects(objects: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the objects to pickle by name, and the names of those that cannot be."""
-    lost = [name for name, value in objects.items() if not is_packable(value)]
-    return {name: value for name, value in objects.items() if name not in lost}, lost
+def _way_of(value: Any) -> _Way | None:
+    """Return how to keep an object's content; None for what has none, or is kept otherwise."""
+    if internals.is_data_iterator(value):
+        return _ITERATOR
+    if isinstance(value, (*_CODE, *_OUTPUTS)) or _is_of_tensorflow(value) or hasattr(value, "__next__"):
+        return None
+    for kind, way in _WAYS:
+        if isinstance(value, kind):
+            return way
+    if internals.is_training_class(type(value)):
+        return _TRAINED
+    if is_of_the_program(type(value)):
+        return _OBJECT
+    return _OTHER if hasattr(value, "__dict__") or hasattr(value, "__setstate__") else None
 
 
-def restore_objects_in_place(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> None:
-    """Put captured content back into the program's own objects."""
-    for name, value in captured.items():
-        if name in objects:
-            put_back(objects[name], value)
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((str(index), item) for index, item in enumerate(value))
 
 
-def put_back(target: Any, content: Any) -> None:
-    """Make ``target`` equal to ``content`` without making it another object."""
-    if isinstance(target, np.ndarray) and target.ndim and target.shape == content.shape:
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((str(key), item) for key, item in value.items())
+
+
+def _put_items(target: Any, content: Any) -> None:
+    target.clear()
+    (target.update if isinstance(target, set) else target.extend)(content)
+
+
+def _put_entries(target: Any, content: Any) -> None:
+    target.clear()
+    for key, value in content:
+        target[key] = value
+
+
+def _put_array(target: Any, content: Any) -> None:
+    if target.shape == content.shape and target.flags.writeable:
         np.copyto(target, content)
-    elif isinstance(target, list):
-        target[:] = content
-    elif isinstance(target, dict | set):
-        target.clear()
-        target.update(content)
-    elif not isinstance(target, _UNCHANGING) and hasattr(target, "__dict__"):
+    elif target.flags.owndata:
+        target.resize(content.shape, refcheck=False)
+        np.copyto(target, content)
+
+
+def _put_buffer(target: Any, content: Any) -> None:
+    target[:] = content
+
+
+def _put_attributes(target: Any, content: Mapping[str, Any]) -> None:
+    for name in attributes_of(target).keys() - content.keys():
+        object.__delattr__(target, name)
+    for name, value in content.items():
+        object.__setattr__(target, name, value)
+
+
+def _scalars(value: Any) -> dict[str, Any]:
+    """Return the plain attributes of a Keras object of the program's own class; Keras's own ones stay as they are."""
+    return {
+        name: held
+        for name, held in vars(value).items()
+        if isinstance(held, int | float | str | None) and not name.startswith("_") and name not in _OF_KERAS
+    }
+
+
+def _put_scalars(target: Any, content: Mapping[str, Any]) -> None:
+    for name, value in content.items():
+        if getattr(target, name, None) is not value:
+            setattr(target, name, value)
+
+
+def _own_state(value: Any) -> Any:
+    return value.__getstate__() if not hasattr(value, "__dict__") else dict(vars(value))
+
+
+def _put_own_state(target: Any, content: Any) -> None:
+    if not hasattr(target, "__dict__"):
+        target.__setstate__(content)
+    else:
         vars(target).clear()
-        vars(target).update(vars(content))
-    elif hasattr(target, "__setstate__") and hasattr(content, "__getstate__"):
-        target.__setstate__(content.__getstate__())
+        vars(target).update(content)
+
+
+def _put_generator(target: Any, content: Any) -> None:
+    target.bit_generator.state = content
+
+
+_ITERATOR = _Way(internals.serialize_iterator, internals.deserialize_iterator)
+_TRAINED = _Way(_scalars, _put_scalars)
+_OBJECT = _Way(attributes_of, _put_attributes, lambda value: iter(attributes_of(value).items()))
+_OTHER = _Way(_own_state, _put_own_state)
+_WAYS: tuple[tuple[Any, _Way], ...] = (
+    (np.random.Generator, _Way(lambda value: value.bit_generator.state, _put_generator)),
+    (
+        np.random.RandomState,
+        _Way(lambda value: value.get_state(), lambda target, state: target.set_state(state)),
+    ),
+    (random.Random, _Way(lambda value: value.getstate(), lambda target, state: target.setstate(state))),
+    (np.ndarray, _Way(lambda value: value.view(), _put_array)),
+    (list, _Way(list, _put_items, _items)),
+    (deque, _Way(list, _put_items, _items)),
+    (dict, _Way(lambda value: list(value.items()), _put_entries, _entries)),
+    (set, _Way(lambda value: sorted(value, key=repr), _put_items)),
+    (bytearray | array.array, _Way(lambda value: value[:], _put_buffer)),
+)

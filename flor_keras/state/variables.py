@@ -276,10 +276,11 @@ def is_walked(value: Any) -> bool:
         return True
     if isinstance(value, tf.__internal__.tracking.Trackable):
         return True
-    return _is_of_the_program(type(value))
+    return is_of_the_program(type(value))
 
 
-def _is_of_the_program(cls: type) -> bool:
+def is_of_the_program(cls: type) -> bool:
+    """Whether a class is the program's own: of no library."""
     top = cls.__module__.partition(".")[0]
     if top in _LIBRARIES or top in sys.stdlib_module_names - {"__main__"}:
         return False

@@ -1,0 +1,227 @@
+"""A main loop of the program's own, driven epoch by epoch: what recording and replaying it have in common.
+
+An epoch is code before its training, the training (the *block*), and code after it. The block is entered, left, or
+skipped by restoring the state it led to; so is the whole epoch where it has no block. What is built late, a model at its
+first call, is built by doing the first step of a block that is skipped, before the state is restored.
+
+`flor.loop` makes the calls itself; `@flor.record` puts them into the program's code, in the order of the methods here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flor_keras.errors import StateError
+from flor_keras.records import Position
+from flor_keras.state.loops import LoopState, data_in
+
+
+@dataclass(frozen=True)
+class Visit:
+    """How an epoch is gone through.
+
+    Attributes:
+      before: the checkpoint that is restored before it; None to go on from where the program stands.
+      end: the checkpoint its block is skipped to; None where it is run.
+      is_entered_at_block: the code before the block need not run.
+    """
+
+    before: Path | None = None
+    end: Path | None = None
+    is_entered_at_block: bool = False
+
+
+class MainLoop:
+    """One main loop under way; subclasses say which epochs are visited, and what is done where the training ends.
+
+    Args:
+      loop: its number in the run.
+      state: what its epochs begin and end with.
+
+    Attributes:
+      runs_all: whether the code of this epoch before its block is to run.
+    """
+
+    def __init__(self, loop: int, state: LoopState) -> None:
+        self.loop = loop
+        self.state = state
+        self.epoch = -1
+        self.num_steps = 0
+        self.runs_all = True
+        self.is_exhausted = False
+        self.is_in_block = False
+        self.is_left = False
+        self._names: dict[str, Any] | None = None
+        self._visit = Visit()
+        self._is_first_step_only = False
+
+    # -- what subclasses say --------------------------------------------------------------------------------------
+
+    def move(self, position: Position) -> None:
+        """Take note of where the program is."""
+        raise NotImplementedError
+
+    def visit(self, epoch: int) -> Visit | None:
+        """Say how an epoch is gone through; None passes it over."""
+        raise NotImplementedError
+
+    def is_over(self, epoch: int) -> bool:
+        """Whether no epoch from this one on is visited."""
+        raise NotImplementedError
+
+    def trained(self) -> None:
+        """The block of an epoch has run."""
+
+    def epoch_done(self) -> None:
+        """All of an epoch has run."""
+
+    def exhausted(self) -> None:
+        """No epoch is left; what follows the loop comes next."""
+
+    # -- what the program calls -----------------------------------------------------------------------------------
+
+    def epochs(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of the visited epochs."""
+        for item in iterable:
+            if self.is_over(self.epoch + 1):
+                break
+            if self._begin_epoch():
+                yield item
+                self._end_epoch()
+        self._exhaust()
+
+    def next_epoch(self) -> bool:
+        """Begin an epoch of a ``while`` loop; False where none is visited, whatever the condition says."""
+        if self.epoch >= 0:
+            self._end_epoch()
+        while not self.is_over(self.epoch + 1):
+            if self._begin_epoch():
+                return True
+        self._exhaust()
+        return False
+
+    def ends(self) -> bool:
+        """A ``while`` loop's condition has become false, and no further epoch was begun."""
+        self.epoch -= 1
+        self.is_left = True
+        self._exhaust()
+        return False
+
+    def enters(self) -> bool:
+        """Whether the block of this epoch is to run."""
+        end = self._visit.end
+        self.num_steps = 0
+        if end is not None:
+            if self.goes_to(end):
+                self.is_left = True
+                self._pass(end)
+                return False
+            self._is_first_step_only = True
+        self.is_in_block = True
+        return True
+
+    def steps(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of a loop in the block, a step each."""
+        if not self.is_in_block:
+            yield from iterable
+            return
+        if self._is_first_step_only:
+            for item in iterable:
+                yield item
+                return
+            return
+        yield from self.counted(iterable)
+
+    def counted(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield items, counting each as a step."""
+        move, loop, epoch = self.move, self.loop, self.epoch
+        for step, item in enumerate(iterable, self.num_steps):
+            self.num_steps = step + 1
+            move(Position(loop, epoch, step))
+            yield item
+
+    def step(self) -> bool:
+        """Begin a step of a ``while`` loop in the block; False where it is not to be done."""
+        if self.is_in_block:
+            if self._is_first_step_only and self.num_steps:
+                return False
+            self.move(Position(self.loop, self.epoch, self.num_steps))
+            self.num_steps += 1
+        return True
+
+    def leave(self) -> None:
+        """The block has run."""
+        self.is_in_block = False
+        self.is_left = True
+        self.move(Position(self.loop, self.epoch))
+        if self._is_first_step_only:
+            assert self._visit.end is not None
+            self.restore(self._visit.end)
+            self._pass(self._visit.end)
+        else:
+            self.trained()
+        self.state.iterators.end()
+
+    def restores(self) -> bool:
+        """Whether locals were restored that the program has not taken yet; `taken` returns them."""
+        return self._names is not None
+
+    def take(self) -> dict[str, Any]:
+        """Return the restored locals, once."""
+        names, self._names = self._names, None
+        return names or {}
+
+    # -- epochs ---------------------------------------------------------------------------------------------------
+
+    def _begin_epoch(self) -> bool:
+        self.epoch += 1
+        visit = self.visit(self.epoch)
+        if visit is None:
+            return False
+        self._visit = visit
+        self._is_first_step_only = self.is_in_block = self.is_left = False
+        self.num_steps = 0
+        self.move(Position(self.loop, self.epoch))
+        if visit.before is not None:
+            self.restore(visit.before)
+        self.runs_all = not (visit.is_entered_at_block and visit.end is not None and self.goes_to(visit.end))
+        self.state.iterators.begin_epoch(self.recorded_order())
+        return True
+
+    def recorded_order(self) -> Any:
+        """Return the states to give this epoch's data iterators."""
+        return ()
+
+    def _end_epoch(self) -> None:
+        self.epoch_done()
+
+    def _exhaust(self) -> None:
+        self.is_exhausted = True
+        self.state.iterators.end()
+        self.exhausted()
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def restore(self, folder: Path, *, is_fresh: bool = False) -> None:
+        """Put everything into the state of a checkpoint."""
+        self._names = self.state.restore(folder, is_fresh=is_fresh)
+
+    def goes_to(self, folder: Path) -> bool:
+        """Restore a checkpoint if the program has built all that is in it."""
+        try:
+            self.restore(folder)
+        except StateError:
+            return False
+        return True
+
+    def _pass(self, end: Path) -> None:
+        """What the skipped block would have done to the order of later data."""
+        self.state.iterators.owe(data_in(end))
+        self.state.iterators.end()
+        self.passed()
+
+    def passed(self) -> None:
+        """The block of an epoch was skipped."""
