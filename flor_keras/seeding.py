@@ -18,7 +18,7 @@ def seed(value: int | None = None) -> int:
     each epoch.
 
     Args:
-      value: the seed, 0 to 2³¹ - 1; drawn by chance if not given. A replay gets the recorded one.
+      value: the seed, 0 to 2³¹ - 1; drawn by chance if not given. A replay and a resumed run get the recorded one.
 
     Raises:
       UsageError: the value is no such number.
@@ -27,7 +27,7 @@ def seed(value: int | None = None) -> int:
     if isinstance(drawn, bool) or not isinstance(drawn, int) or not 0 <= drawn < _LIMIT:
         raise UsageError(f"flor.seed got {value!r}; expected a whole number from 0 to {_LIMIT - 1}.")
     current = session.ensure()
-    current.seed = int(current.arg("flor.seed", drawn, None))
+    current.seed = int(session.arg("flor.seed", drawn))
     from flor_keras.state.seeds import seed_everything
 
     seed_everything(current.seed)
