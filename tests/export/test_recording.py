@@ -100,7 +100,8 @@ def test_a_structure_that_changes_has_a_new_graph_and_each_epoch_is_exported_wit
             for checkpoint in flor.run().checkpoints:
                 if checkpoint.kind == "epoch_end":
                     checkpoint.export(f"out/{checkpoint.epoch}")
-                    got = tf.saved_model.load(f"out/{checkpoint.epoch}").serve(x).numpy()
+                    loaded = tf.saved_model.load(f"out/{checkpoint.epoch}")
+                    got = loaded.serve(x).numpy()
                     assert np.array_equal(got, np.load(f"live-{checkpoint.epoch}.npz")["arr_0"]), checkpoint.epoch
             """,
         )
