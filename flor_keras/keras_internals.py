@@ -236,6 +236,21 @@ def _optimizer_left(model: Any) -> Iterator[None]:
             optimizer.built = False
 
 
+def trainable_flags(model: Any) -> list[bool]:
+    """Return which layers of a model, itself first, are trained; callbacks may freeze and unfreeze them."""
+    return [bool(layer.trainable) for layer in model._flatten_layers()]
+
+
+def set_trainable_flags(model: Any, flags: list[bool]) -> None:
+    """Freeze and unfreeze layers as recorded; where that changes any, a compiled training step is made anew."""
+    if flags == trainable_flags(model):
+        return
+    for layer, flag in zip(model._flatten_layers(), flags, strict=False):
+        layer.trainable = flag  # a layer's flag goes to those inside of it, whose own come later
+    if model.train_function is not None:
+        model.make_train_function(force=True)
+
+
 def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """Create an optimizer's slots under the names they get in a training step; the public ``build`` gives others."""
     from keras.src import backend

@@ -103,6 +103,7 @@ class FitLoop:
             self._resumed = self.past.history(self.loop, last.epoch)
         restore_objects(folder, self._roots, is_fresh=last.kind is Kind.START)
         python = read_python(folder)
+        keras_internals.set_trainable_flags(self._model, python["trainable"])
         restore_callbacks(self.callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
             self.source.resume(python["data"], python["random"])
@@ -206,6 +207,7 @@ class FitLoop:
             "random": capture_random(),  # before the next iterator is made, whose code may draw from it at once
             "data": self.source.position(goes_on) if has_data and self.source else None,
             "stop_training": bool(getattr(self._model, "stop_training", False)),
+            "trainable": keras_internals.trainable_flags(self._model),
         }
         why = self.source.why_inexact if self.source is not None else None
         inexact = [*([why] if why else []), *(f"{name} was not kept" for name in lost)]

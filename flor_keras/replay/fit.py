@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from flor_keras.checkpoint import bundle
-from flor_keras.keras_internals import FitCall, pythonify_logs, training_steps
+from flor_keras.keras_internals import FitCall, pythonify_logs, set_trainable_flags, training_steps
 from flor_keras.records import Execution, Kind, Position
 from flor_keras.replay.leads import leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
@@ -55,6 +55,7 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     visit.restore(Kind.AFTER)
     after = replayer.folder(replayer.required(loop, Kind.AFTER))
     python = read_python(after)
+    set_trainable_flags(call.model, python["trainable"])
     restore_callbacks(callbacks, call.model, python["callbacks"])
     restore_random(python["random"])
     return give_history(history, bundle.read_manifest(after))

@@ -8,7 +8,7 @@ from typing import Any
 
 from flor_keras.checkpoint import bundle
 from flor_keras.instrument.levels import Level
-from flor_keras.keras_internals import TrainingSteps, global_seed, stateful_random_ops
+from flor_keras.keras_internals import TrainingSteps, global_seed, set_trainable_flags, stateful_random_ops
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.replay.states import compare_variables
@@ -150,6 +150,7 @@ class Visit(DataSource):
         self.restore_before(epoch)
         self._model.reset_metrics()
         python = read_python(self.replayer.folder(checkpoint))
+        set_trainable_flags(self._model, python["trainable"])
         restore_callbacks(self._callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
             self.resume(python["data"], python["random"])

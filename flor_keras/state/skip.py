@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from flor_keras.checkpoint import bundle
-from flor_keras.keras_internals import FitCall, TrainingSteps, training_steps
+from flor_keras.keras_internals import FitCall, TrainingSteps, set_trainable_flags, training_steps
 from flor_keras.state.callbacks import restore_callbacks
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
@@ -28,6 +28,7 @@ def skip_fit(call: FitCall, folder: Path, callbacks: Sequence[Any]) -> Any:
     python = read_python(folder)
     for callback in callbacks:
         keras.callbacks.Callback.set_model(callback, call.model)
+    set_trainable_flags(call.model, python["trainable"])
     restore_callbacks(callbacks, call.model, python["callbacks"])
     restore_random(python["random"])
     return give_history(history, manifest)

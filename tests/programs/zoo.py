@@ -537,12 +537,21 @@ TRAINING = {
             history = model.fit(**data, epochs=EPOCHS, verbose=0, callbacks=observed(Counter()))
             note(model, history, float(model.evaluate(x, y, verbose=0)), float(np.random.rand()))
     """,
-    "recompiles inside": """
+    "freezes inside": """
+        class Freeze(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 1:
+                    self.model.layers[0].trainable = False
+                    self.model.make_train_function(force=True)
+        history = model.fit(**data, epochs=EPOCHS, verbose=0, callbacks=observed(Freeze(), *chosen))
+        note(model, history, [layer.trainable for layer in model.layers])
+    """,
+    "thaws and freezes inside": """
         class Thaw(keras.callbacks.Callback):
             def on_epoch_begin(self, epoch, logs=None):
                 for layer in self.model.layers:
                     layer.trainable = epoch % 2 == 0 or layer is self.model.layers[-1]
-                self.model.train_function = self.model.make_train_function()
+                self.model.make_train_function(force=True)
         history = model.fit(**data, epochs=EPOCHS, verbose=0, callbacks=observed(Thaw(), *chosen))
         note(model, history)
     """,
@@ -712,5 +721,6 @@ CASES = [
     Case("arrays", "dropout", "adam", ("counter",), training="one epoch at a time", loop=2),
     Case("dataset", "dropout", "adam", training="goes on", loop=1),
     Case("arrays", "dropout", "adam", training="many models", epochs=3, loop=1, seed="none"),
-    Case("arrays", "dropout", "adam", training="recompiles inside"),
+    Case("arrays", "dropout", "adam", training="thaws and freezes inside"),
+    Case("dataset", "dropout", "adam", training="freezes inside", epochs=5),
 ]
