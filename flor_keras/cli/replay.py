@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,12 @@ import click
 from flor_keras import reading
 from flor_keras.cli import text
 from flor_keras.cli.logs import print_rows, table_rows
+from flor_keras.cli.plans import ASK_ABOVE_SECS, is_terminal, print_plan, progress
 from flor_keras.records import Verdict
 from flor_keras.replay.engine import PATIENCE_SECS, Outcome, carry_out
-from flor_keras.replay.epochs import spelled
-from flor_keras.replay.plan import Plan, Request, make_plan
+from flor_keras.replay.plan import Request, make_plan
+from flor_keras.replay.prospect import Prospect, foresee
+from flor_keras.replay.workers import AUTO
 from flor_keras.store.database import Store
 from flor_keras.store.layout import find_store, given_store
 
@@ -41,6 +41,14 @@ _LISTED = 8
     show_default=True,
     help="Which callbacks of the program are called.",
 )
+@click.option(
+    "--workers",
+    default=AUTO,
+    show_default=True,
+    metavar="N|auto",
+    help="Processes to divide the epochs among; auto takes what pays and the machine has room for.",
+)
+@click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask before a replay of more than a minute.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Show the plan and stop.")
 @click.option(
     "--force", "is_forced", is_flag=True, help="Replay a program that was changed; marks the values."
@@ -64,6 +72,8 @@ def replay(
     script: Path,
     names: tuple[str, ...],
     is_dry: bool,
+    workers: str,
+    is_sure: bool,
     patience_secs: float,
     store: str | None,
     is_json: bool,
@@ -74,65 +84,46 @@ def replay(
     The program runs again in replay mode: nothing is trained, and what it writes goes to a scratch folder. The
     values join the run. Arguments after -- go to the script in place of the recorded ones.
 
+    Ctrl-C stops it; what it had computed stays, and the same command computes the rest.
+
     JSON: {"run", "level", "epochs", "names", "values", "verified", "max_abs_diff", "held_back", "seconds"}.
-    Exit status: 0 done, 1 failed, 2 wrong use, 3 done but not exact.
+    Exit status: 0 done, 1 failed, 2 wrong use, 3 done but not exact, 130 stopped.
     """
     location = given_store(store) if store else find_store(Path.cwd())
     argv = context.obj.script_args or None
     with Store.open(location) as opened:
         plan = make_plan(opened, Request(script=script, names=names, argv=argv, **asked))
+        prospect = foresee(opened, plan, workers)
+    plan = prospect.plan
     if is_dry:
-        print(text.to_strict_json(plan.to_json())) if is_json else _print_plan(plan)
+        print(text.to_strict_json(_prospect_json(prospect))) if is_json else print_plan(prospect)
         return DONE
     if is_json:
-        outcome = carry_out(plan, lambda event: None, patience_secs)
+        outcome = carry_out(plan, lambda event: None, patience_secs, prospect.num_workers)
         print(text.to_strict_json(_as_json(outcome)))
     else:
-        _print_plan(plan)
-        with _progress(plan) as on_event:
-            outcome = carry_out(plan, on_event, patience_secs)
+        print_plan(prospect)
+        if not is_sure and prospect.expected_secs > ASK_ABOVE_SECS and is_terminal():
+            click.confirm("go on?", default=True, abort=True)
+        outcome = _carried_out(prospect, patience_secs)
         _print_outcome(outcome)
     return DONE if outcome.verdict is Verdict.EXACT else NOT_EXACT
 
 
-def _print_plan(plan: Plan) -> None:
-    name = f" ({plan.run_name})" if plan.run_name else ""
-    loops = [
-        f"epochs {spelled(epochs)}" + (f" of loop {loop}" if plan.num_loops > 1 else "")
-        for loop, epochs in plan.epochs.items()
-    ]
-    what = {
-        "setup": "the program up to its first loop",
-        "epoch": "restore each epoch's end, call the epoch's hooks; no training step",
-        "eval": "restore each epoch's end, evaluate; no training step",
-        "step": "restore the nearest checkpoint before, redo the steps",
-        "after": "restore the state after training, run the rest of the program",
-    }
-    click.echo(f"run     {plan.run}{name}")
-    click.echo(f"names   {', '.join(plan.names)}")
-    click.echo(f"level   {plan.level}: {what[plan.level]}")
-    if loops:
-        click.echo(f"redo    {'; '.join(loops)}")
-    if plan.held_back:
-        click.echo(f"held    {', '.join(plan.held_back)} (not called)")
-    if plan.is_changed:
-        click.echo("warning: the program was changed since; the values are marked approximate")
+def _carried_out(prospect: Prospect, patience_secs: float) -> Outcome:
+    with progress(prospect) as on_event:
+        try:
+            return carry_out(prospect.plan, on_event, patience_secs, prospect.num_workers)
+        except KeyboardInterrupt:
+            click.echo(
+                "Stopped. The epochs that were done are in the store; the same command computes the rest.", err=True
+            )
+            raise
 
 
-@contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[dict[str, Any]], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting the program", total=plan.num_epochs or None)
-
-        def on_event(event: dict[str, Any]) -> None:
-            if event["event"] == "epoch":
-                progress.update(task, advance=1, description=f"epoch {event['epoch']}")
-
-        yield on_event
+def _prospect_json(prospect: Prospect) -> dict[str, Any]:
+    segments = [segment.epochs for segment in prospect.segments]
+    return {**prospect.plan.to_json(), "workers": prospect.num_workers, "segments": segments}
 
 
 def _print_outcome(outcome: Outcome) -> None:
@@ -175,13 +166,14 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "run": plan.run,
         "level": plan.level,
-        "epochs": sorted({epoch for epochs in plan.epochs.values() for epoch in epochs}),
+        "epochs": sorted({e for part in (plan.epochs, plan.done) for epochs in part.values() for e in epochs}),
         "names": plan.names,
         "values": _values(outcome),
         "verified": outcome.verdict.value,
         "max_abs_diff": outcome.max_abs_diff,
         "held_back": outcome.held_back,
         "seconds": round(outcome.seconds, 3),
+        "workers": outcome.num_workers,
         "causes": outcome.causes,
         "diverted": outcome.diverted,
         "refused": outcome.refused,

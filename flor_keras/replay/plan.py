@@ -6,13 +6,16 @@ Made in the caller's process from the store and the program's source alone; Tens
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from flor_keras.errors import ReplayError, UsageError
+from flor_keras.instrument.carried import carried_between_epochs
 from flor_keras.instrument.changes import difference, forbidden_changes
 from flor_keras.instrument.levels import Level, dearest
 from flor_keras.instrument.loglines import LogLine, Program
@@ -68,6 +71,12 @@ class Plan:
     is_changed: bool  # the program differs from the recorded one and the person insisted
     allow_writes: bool
     held_back: list[str] = field(default_factory=list)  # as far as the record tells; the report has what was
+    key: str = ""  # equal for replays that compute the same from the same program
+    continues: list[int] = field(default_factory=list)  # unfinished replays like this one, whose values are kept
+    done: dict[str, list[int]] = field(default_factory=dict)  # the epochs they have computed, by loop
+    is_outside_kept: bool = True  # what is logged outside of epochs; of several workers one keeps it
+    expected_secs: float | None = None  # what it was expected to take
+    carried: str | None = None  # what an asked line carries from one epoch to the next, if anything
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -103,7 +112,7 @@ def make_plan(store: Store, request: Request) -> Plan:
     lines = [line for name in request.names for line in program.log_lines(name)]
     reaching = sorted((function.path, function.line) for function in program.reaching(lines))
     loops = store.loops(run.id)
-    return Plan(
+    plan = Plan(
         store=str(store.path),
         run=run.id,
         run_name=run.name,
@@ -126,6 +135,34 @@ def make_plan(store: Store, request: Request) -> Plan:
         callbacks=request.callbacks,
         is_changed=is_changed,
         allow_writes=request.allow_writes,
+        carried=carried_between_epochs(current, program.reaching(lines)),
+    )
+    return _continued(store, replace(plan, key=_key(plan, current)))
+
+
+def _key(plan: Plan, sources: Mapping[str, str]) -> str:
+    """Return a hash of what decides the values of a replay at each of its positions."""
+    asked = [sorted(plan.names), plan.levels, plan.steps, plan.argv, plan.args, plan.callbacks, plan.allow_writes]
+    text = json.dumps([plan.script, sorted(sources.items()), asked], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _continued(store: Store, plan: Plan) -> Plan:
+    """Leave out the epochs an unfinished replay of the same has computed."""
+    alike = [replay for replay in store.replays(plan.run) if replay.plan.get("key") == plan.key]
+    if not alike or alike[-1].status == "finished":
+        return plan
+    continues = [*alike[-1].plan.get("continues", []), alike[-1].id]
+    places = store.hindsight_places(plan.run, plan.names, continues)
+    done = {loop: [e for e in epochs if (int(loop), e) in places] for loop, epochs in plan.epochs.items()}
+    left = {loop: [e for e in epochs if (int(loop), e) not in places] for loop, epochs in plan.epochs.items()}
+    if not any(done.values()):
+        return plan
+    return replace(
+        plan,
+        continues=continues,
+        done={loop: epochs for loop, epochs in done.items() if epochs},
+        epochs={loop: epochs for loop, epochs in left.items() if epochs},
     )
 
 

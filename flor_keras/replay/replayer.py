@@ -84,6 +84,8 @@ class Replayer:
 
     def _is_asked(self, position: Position) -> bool:
         """Whether a position is one of the asked; an epoch may be redone only to get to the next."""
+        if position.epoch is None and not self.plan.is_outside_kept:
+            return False
         asked = self.plan.epochs.get(str(position.loop))
         is_epoch = position.epoch is None or asked is None or position.epoch in asked
         return is_epoch and (self.plan.steps is None or position.step is None or position.step in self.plan.steps)
@@ -111,6 +113,7 @@ class Replayer:
         self.num_loops += 1
         if self.is_finished(loop - 1):
             raise ReplayDone
+        self.tell({"event": "loop", "loop": loop})
         others = [callback for callback in callbacks if not isinstance(callback, type(flor))]
         history = replay_fit(self, loop, call, others)
         self.move(Position(loop))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import runpy
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 from flor_keras import origin, session
 from flor_keras.replay import guard
+from flor_keras.replay.cost import measured
 from flor_keras.replay.guard.quiet import quiet_program
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.replayer import ReplayDone, Replayer
@@ -25,10 +28,13 @@ from flor_keras.store import layout
 
 def main(words: list[str]) -> None:
     """Run the program the plan names and tell what happened; ends the process."""
+    began, is_forked = time.monotonic(), "tensorflow" in sys.modules
     plan_path, replay, scratch, descriptor = words
     events = os.fdopen(int(descriptor), "w", buffering=1)
+    told: list[tuple[float, dict[str, Any]]] = []
 
     def tell(event: dict[str, Any]) -> None:
+        told.append((time.monotonic(), event))
         events.write(json.dumps(event) + "\n")
 
     plan = Plan(**json.loads(Path(plan_path).read_text(encoding="utf-8")))
@@ -48,11 +54,17 @@ def main(words: list[str]) -> None:
     except Exception as error:  # noqa: BLE001 - the report says so
         outcome = outcome or f"{type(error).__name__}: {error}"
     diverted = {} if watch is None else {"diverted": watch.diverted, "refused": watch.refused}
-    tell({"event": "end", "error": outcome, **replayer.outcome(), **diverted})
+    timings = {**measured(told, began, is_forked), "peak_bytes": _peak_bytes()}
+    tell({"event": "end", "error": outcome, **replayer.outcome(), **diverted, "timings": timings})
     sys.stdout.flush()
     sys.stderr.flush()
     events.flush()
     os._exit(0 if outcome is None else 1)
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _run(plan: Plan) -> str | None:

@@ -105,6 +105,49 @@ class EntryTables(Connection):
         arrays = layout.arrays_folder(self.path, run)
         return [Entry(name, decode(kind, column, arrays), Position(*at)) for name, kind, column, *at in rows]
 
+    def hindsight_places(
+        self, run: str, names: Iterable[str], replays: Iterable[int]
+    ) -> dict[tuple[int, int], set[Verdict]]:
+        """Return the (loop, epoch) pairs at which ``replays`` gave values of ``names``, with their verdicts."""
+        rows = self._hindsight("DISTINCT loop, epoch, verdict", run, names, replays)
+        found: dict[tuple[int, int], set[Verdict]] = {}
+        for loop, epoch, verdict in rows:
+            if loop is not None and epoch is not None:
+                found.setdefault((loop, epoch), set()).add(Verdict(verdict or Verdict.UNCHECKED))
+        return found
+
+    def hindsight_verdicts(self, run: str, names: Iterable[str], replays: Iterable[int]) -> dict[Verdict, int]:
+        """Return how many values of ``names`` that ``replays`` gave have which verdict."""
+        rows = self._hindsight("verdict, count(*)", run, names, replays, "GROUP BY verdict")
+        return {Verdict(verdict or Verdict.UNCHECKED): count for verdict, count in rows}
+
+    def _hindsight(
+        self, columns: str, run: str, names: Iterable[str], replays: Iterable[int], end: str = ""
+    ) -> list[tuple[Any, ...]]:
+        wanted, numbers = list(names), list(replays)
+        return self._rows(
+            f"SELECT {columns} FROM entries WHERE run = ? "
+            f"AND name IN (SELECT number FROM names WHERE name IN ({', '.join('?' * len(wanted))})) "
+            f"AND replay IN ({', '.join('?' * len(numbers))}) {end}",
+            *(self._number(run), *wanted, *numbers),
+        )
+
+    def drop_hindsight(
+        self, run: str, replay: int, places: Iterable[tuple[int, int]], is_outside: bool
+    ) -> None:
+        """Drop what a replay gave at (loop, epoch) pairs and, with ``is_outside``, outside of any epoch."""
+        number = self._number(run)
+        with self._transaction() as connection:
+            connection.executemany(
+                "DELETE FROM entries WHERE run = ? AND replay = ? AND loop = ? AND epoch = ?",
+                [(number, replay, *place) for place in places],
+            )
+            if is_outside:
+                connection.execute(
+                    "DELETE FROM entries WHERE run = ? AND replay = ? AND (loop IS NULL OR epoch IS NULL)",
+                    (number, replay),
+                )
+
     def names(self, run: str) -> list[str]:
         """Return the names logged in a run in the order they first came."""
         return list(self.name_counts(run, is_counting=False))

@@ -1,0 +1,152 @@
+"""Dividing a plan among workers, and how many there are."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flor_keras.errors import UsageError
+from flor_keras.instrument.carried import carried_between_epochs
+from flor_keras.instrument.scopes import FunctionId
+from flor_keras.records import Verdict
+from flor_keras.replay.cost import Costs
+from flor_keras.replay.launch import deal_devices
+from flor_keras.replay.merge import merge_reports
+from flor_keras.replay.plan import Plan
+from flor_keras.replay.segments import divide, places
+from flor_keras.replay.workers import Machine, choose_workers
+
+PLAN = Plan(
+    **dict.fromkeys(("store", "run", "script", "root", "cwd"), "x"),
+    **dict.fromkeys(("run_name", "module", "steps")),
+    **dict.fromkeys(("is_in_every_loop", "is_in_graph", "is_changed", "allow_writes"), False),
+    argv=[],
+    args={},
+    variables={},
+    names=["norm"],
+    level="step",
+    levels={"norm": "step", "end": "after"},
+    epochs={"0": list(range(8)), "1": [0, 1]},
+    num_loops=2,
+    reaching=[],
+    callbacks="needed",
+)
+COSTS = Costs(5.0, 1.0, 10.0, {}, False, 1.0, worker_bytes=10**9)
+
+
+@given(st.integers(1, 12), st.lists(st.floats(0.01, 100), min_size=10, max_size=10))
+def test_every_place_is_in_exactly_one_segment_and_no_segment_is_much_too_large(num_workers, secs):
+    cost = dict(zip(places(PLAN), secs, strict=True)).__getitem__
+    segments = divide(PLAN, num_workers, cost, lambda place: 0.0)
+    assert [place for segment in segments for place in places(segment)] == places(PLAN)
+    assert len(segments) <= num_workers
+    largest = max(sum(map(cost, places(segment))) for segment in segments)
+    assert largest <= sum(secs) / num_workers + max(secs) + 1e-6
+
+
+def test_only_the_last_segment_keeps_what_belongs_to_no_epoch_and_runs_to_the_end():
+    segments = divide(replace(PLAN, is_in_every_loop=True), 3, lambda place: 1.0, lambda place: 0.0)
+    assert [segment.is_outside_kept for segment in segments] == [False, False, True]
+    assert [segment.is_to_the_end for segment in segments] == [False, False, True]
+    assert [segment.is_in_every_loop for segment in segments] == [False, False, True]
+
+
+def test_segments_begin_where_a_checkpoint_makes_that_cheap():
+    lead_ins = {(0, epoch): 100.0 for epoch in range(8)} | {(0, 0): 0.0, (0, 3): 0.0, (1, 0): 0.0}
+    segments = divide(PLAN, 2, lambda place: 1.0, lambda place: lead_ins.get(place, 100.0))
+    assert [places(segment)[0] for segment in segments] == [(0, 0), (1, 0)]
+
+
+def test_the_lead_in_of_a_place_is_what_lies_between_it_and_the_nearest_checkpoint():
+    costs = replace(COSTS, is_redone=True, visit_secs=0.0, epoch_secs={(0, e): 2.0 for e in range(9)}, ends={(0, 3)})
+    assert [costs.of_lead_in((0, epoch)) for epoch in (0, 2, 4, 6)] == [0.0, 4.0, 0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine", "expected"),
+    [
+        ("auto", Machine(4, 0, 64 * 10**9), 4),
+        ("auto", Machine(64, 0, 640 * 10**9), 10),
+        ("auto", Machine(4, 2, 64 * 10**9), 2),
+        ("auto", Machine(4, 0, 3 * 10**9), 3),
+        ("auto", Machine(1, 0, 64 * 10**9), 1),
+        ("3", Machine(1, 0, None), 1),
+        ("3", Machine(2, 0, 64 * 10**9), 3),
+        ("3", Machine(2, 0, 2 * 10**9), 2),
+        ("3", Machine(2, 0, 10), 1),
+    ],
+)
+def test_workers_are_as_many_as_asked_for_and_there_is_room_for(asked, machine, expected):
+    assert choose_workers(asked, PLAN, COSTS, machine)[0] == expected
+
+
+def test_what_is_done_in_seconds_gets_one_worker():
+    assert choose_workers("auto", PLAN, replace(COSTS, visit_secs=0.1), Machine(8, 0, 10**12)) == (1, None)
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "many", ""])
+def test_a_number_of_workers_that_is_none_is_refused(asked):
+    with pytest.raises(UsageError, match="expected a number from 1 up, or auto"):
+        choose_workers(asked, PLAN, COSTS, Machine(8, 0, 10**12))
+
+
+def test_gpus_are_dealt_out_so_that_each_worker_has_its_own():
+    def devices(*given):
+        return [share.get("CUDA_VISIBLE_DEVICES") for share in deal_devices(*given)]
+
+    assert devices(2, None, 4) == ["0,2", "1,3"]
+    assert devices(2, "5,7", 8) == ["5", "7"]
+    assert devices(3, "5,7", 8) == ["5", "7", "5"]
+    assert devices(2, None, 0) == devices(2, "-1", 4) == devices(2, "", 4) == [None, None]
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" in deal_devices(3, None, 2)[0]
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in deal_devices(2, None, 2)[0]
+
+
+def test_merged_reports_say_what_one_worker_would_have_said():
+    exact = {"error": None, "num_entries": 2, "num_compared": 5, "verified": "exact", "max_abs_diff": 0.0, "held_back": ["A"]}
+    late = {"name": "loss", "position": [0, 5, None]}
+    early = {"name": "loss", "position": [0, 2, 3]}
+    other = {**exact, "verified": "approximate", "max_abs_diff": 0.5, "first_difference": late, "held_back": ["A", "B"]}
+    third = {**other, "max_abs_diff": 0.25, "first_difference": early}
+    merged = merge_reports([exact, other, third])
+    assert (merged["num_entries"], merged["num_compared"]) == (6, 15)
+    assert (merged["verified"], merged["max_abs_diff"]) == (Verdict.APPROXIMATE, 0.5)
+    assert merged["first_difference"] == early
+    assert merged["held_back"] == ["A", "B"]
+    assert merge_reports([exact, {"error": None}])["verified"] == "exact"
+    assert merge_reports([{"error": None}])["verified"] == "unchecked"
+
+
+CALLBACK = """
+class Look(Callback):
+    def __init__(self):
+        self.seen = []
+    def on_train_begin(self, logs):
+        self.start = 0
+    def on_epoch_end(self, epoch, logs):
+        {line}
+        flor.log("norm", 1)
+def plain(model, seen):
+    {line}
+    flor.log("norm", 1)
+"""
+
+
+@pytest.mark.parametrize("line", ["x = 1", "x = []; x.append(epoch)", "print(epoch)", "logs = dict(logs)"])
+def test_what_stays_inside_of_an_epoch_is_not_carried(line):
+    source = {"train.py": CALLBACK.format(line=line)}
+    functions = [FunctionId("train.py", 7, "Look.on_epoch_end"), FunctionId("train.py", 10, "plain")]
+    assert carried_between_epochs(source, functions) is None
+
+
+@pytest.mark.parametrize("line", ["self.last = 1", "self.total += 1", "self.seen.append(epoch)", "self.by[epoch] = 1"])
+def test_attributes_that_change_are_carried(line):
+    source = {"train.py": CALLBACK.format(line=line)}
+    assert carried_between_epochs(source, [FunctionId("train.py", 7, "Look.on_epoch_end")]) == f"train.py:8: {line}"
+
+
+@pytest.mark.parametrize("line", ["global total", "outside.append(1)", "outside[1] = 2", "outside.last = 3"])
+def test_outside_names_that_change_are_carried(line):
+    source = {"train.py": CALLBACK.format(line=line)}
+    assert carried_between_epochs(source, [FunctionId("train.py", 10, "plain")]) is not None
