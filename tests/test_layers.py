@@ -24,9 +24,11 @@ LAYERS = [
     ("recording",),
     ("session",),
     ("seeding",),
-    ("custom", "callback"),
+    ("custom", "callback", "recorded"),
     ("replay", "resuming"),
     ("reading",),
+    ("evaluation", "keeping"),
+    ("pictures",),
     ("cli",),
     ("__init__",),
 ]

@@ -10,12 +10,15 @@ import click
 
 from flor_keras import __version__
 from flor_keras.cli.doctor import doctor
+from flor_keras.cli.evaluate import evaluate
 from flor_keras.cli.export import export
 from flor_keras.cli.logs import logs
+from flor_keras.cli.plot import plot
 from flor_keras.cli.replay import replay
 from flor_keras.cli.resume import resume
 from flor_keras.cli.runs import runs
 from flor_keras.cli.show import show
+from flor_keras.cli.tensorboard import tensorboard
 from flor_keras.errors import FlorError
 
 # Commands that hand what follows `--` to the script they run.
@@ -40,7 +43,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (runs, show, logs, replay, resume, doctor, export):
+for _command in (plot, tensorboard, runs, show, logs, replay, resume, doctor, export, evaluate):
     cli.add_command(_command)
 
 

@@ -81,9 +81,11 @@ def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) ->
         "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         "jit_compile": bool(getattr(model, "jit_compile", False)),
         "baked": dict(subject.baked),
+        "compile_config": _compile_config(model),
         "why_not": {},
     }
     with written_beside(folder) as temporary, internals.untouched(model):
+        described["has_own_losses"] = internals.has_own_losses(model)
         temporary.mkdir(parents=True)
         why_not = described["why_not"]
         _attempt("saved_model", lambda: described.update(_write_saved_model(model, names, temporary)), why_not)
@@ -226,6 +228,15 @@ def _left_out(groups: list[dict[str, Any]], subject: Subject) -> list[str]:
     own = f"{subject.root}/"
     left = [name for name, variable in subject.variables.items() if id(variable) not in others and name.startswith(own)]
     return sorted(name for name in left if name not in kept) if groups else []
+
+
+def _compile_config(model: Any) -> dict[str, Any] | None:
+    """Return how a model was compiled, None where that cannot be written down."""
+    try:
+        config: dict[str, Any] = json.loads(json.dumps(model.get_compile_config()))
+    except Exception:  # noqa: BLE001 - runs the `get_config` of the program's own losses and metrics
+        return None
+    return config
 
 
 def _names_in(place: Any) -> list[str]:

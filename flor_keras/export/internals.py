@@ -132,6 +132,13 @@ def state_of_training(model: Any) -> set[int]:
     return {id(keras_internals.native_variable(variable)) for variable in found}
 
 
+def has_own_losses(model: Any) -> bool:
+    """Whether a model adds to the loss itself: regularizers, `add_loss`."""
+    layers = [model, *model._flatten_layers(include_self=False)]
+    variables = model.trainable_variables
+    return any(layer._losses for layer in layers) or any(getattr(v, "regularizer", None) is not None for v in variables)
+
+
 class Group(NamedTuple):
     """One group of a weights file: what a layer, optimizer or metric saves of itself."""
 

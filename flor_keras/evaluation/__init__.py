@@ -1,0 +1,1 @@
+"""Metrics over any data for epochs of a run that is over, without its program."""
