@@ -58,6 +58,12 @@ def dataframe(*names: str, store: str | Path | None = None) -> pd.DataFrame:
     return _frame(table(path, ids, names), ids)
 
 
+def frame_of(runs: list[Run], names: Iterable[str]) -> pd.DataFrame:
+    """Return the values of `names` (all without any) of some runs of one store; see `Run.dataframe`."""
+    ids = list(dict.fromkeys(run.id for run in runs))
+    return _frame(table(runs[0].store, ids, names), ids)
+
+
 class Run:
     """One recorded run, as it stood when it was read."""
 

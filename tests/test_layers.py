@@ -29,6 +29,7 @@ LAYERS = [
     ("reading",),
     ("evaluation", "keeping"),
     ("pictures",),
+    ("pictures",),
     ("cli",),
     ("__init__",),
 ]

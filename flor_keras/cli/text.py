@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
+
+from flor_keras.errors import UsageError
 
 store_option = click.option(
     "--store",
@@ -27,6 +32,34 @@ def print_json_rows(rows: Iterable[dict[str, Any]]) -> None:
         sys.stdout.write(f"{separator}\n{to_strict_json(row)}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
+
+
+def print_csv_rows(rows: Iterable[dict[str, Any]]) -> None:
+    """Print rows as CSV under their names; what is missing is empty, what is no number or text is JSON."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for at, row in enumerate(rows):
+        if at == 0:
+            writer.writerow(row)
+        writer.writerow(_csv_cell(value) for value in row.values())
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return value if isinstance(value, str | int | float) else to_strict_json(value)
+
+
+@contextmanager
+def written_to(path: Path | None) -> Iterator[None]:
+    """Have what is printed inside the context go to a file; None is the terminal."""
+    if path is None:
+        yield
+        return
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file, redirect_stdout(file):
+            yield
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}. Give another file with --out.") from error
 
 
 def to_strict_json(value: Any) -> str:
