@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flor_keras.checkpoint import bundle
 from flor_keras.environment import differences, read_environment
 from flor_keras.errors import ReplayError
 from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, Position, Verdict
@@ -121,6 +122,11 @@ class Replayer:
             raise ReplayDone
         return history
 
+    def about_next_loop(self) -> dict[str, Any] | None:
+        """Return what was recorded of the loop about to begin."""
+        start = self.checkpoint(self.num_loops, Kind.START)
+        return None if start is None else bundle.read_manifest(self.folder(start))
+
     def begin_loop(self, name: str, state: Any) -> Any:
         """Begin visiting a loop of the program's own."""
         from flor_keras.replay.custom import CustomVisit
@@ -130,6 +136,7 @@ class Replayer:
         self.num_loops += 1
         if self.is_finished(loop - 1):
             raise ReplayDone
+        self.tell({"event": "loop", "loop": loop})
         self.main_loop = CustomVisit(self, loop, state)
         return self.main_loop
 
