@@ -12,14 +12,13 @@ from flor_keras import __version__
 from flor_keras.cli.doctor import doctor
 from flor_keras.cli.evaluate import evaluate
 from flor_keras.cli.export import export
+from flor_keras.cli.keeping import du, prune, verify
 from flor_keras.cli.logs import logs
-from flor_keras.cli.plot import plot
 from flor_keras.cli.plot import plot
 from flor_keras.cli.replay import replay
 from flor_keras.cli.resume import resume
 from flor_keras.cli.runs import runs
 from flor_keras.cli.show import show
-from flor_keras.cli.tensorboard import tensorboard
 from flor_keras.cli.tensorboard import tensorboard
 from flor_keras.errors import FlorError
 
@@ -45,7 +44,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (plot, tensorboard, plot, tensorboard, runs, show, logs, replay, resume, doctor, export, evaluate):
+for _command in (plot, tensorboard, runs, show, logs, replay, resume, doctor, export, evaluate, prune, verify, du):
     cli.add_command(_command)
 
 

@@ -57,6 +57,11 @@ class Connection:
     ) -> None:
         self.close()
 
+    def integrity_problems(self) -> list[str]:
+        """Return what SQLite finds damaged in the database; nothing if it is whole."""
+        found = [str(row[0]) for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+        return found + [f"a row of {row[0]} belongs to no {row[2]}" for row in self._rows("PRAGMA foreign_key_check")]
+
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with schema.explained(layout.database_path(self.path)):
             return self._connection.execute(sql, values).fetchall()

@@ -56,6 +56,19 @@ class ReplayTables(Connection):
         )
         return [_checkpoint_record(run, row) for row in rows]
 
+    def mark_checkpoints(self, run: str, paths: list[str], error: str) -> None:
+        """Say of committed checkpoints that they are none any more, and why; all of them or none."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE checkpoints SET error = ? WHERE run = ? AND path = ? AND error IS NULL",
+                [(error, self._number(run), path) for path in paths],
+            )
+
+    def drop_checkpoint(self, run: str, path: str) -> None:
+        """Drop the row of a checkpoint whose folder is gone."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM checkpoints WHERE run = ? AND path = ?", (self._number(run), path))
+
     def begin_replay(
         self, run: str, level: str, names: list[str], epochs: list[Any], plan: dict[str, Any]
     ) -> int:
