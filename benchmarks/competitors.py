@@ -1,8 +1,9 @@
 """One way to save training state, in a process of its own: trains, and takes its turn when told to.
 
-Run by `snapshot.py`, as ``python competitors.py METHOD WIDTH FOLDER``. It prints a line of JSON when it is ready; for each line
-it reads, ``save`` or ``rest``, it goes on training to the end of the epoch, saves or does not, makes the next two
-steps, waits until nothing is written any more, and prints what that took. Only one such process runs at a time.
+Run by `snapshot.py`, as ``python competitors.py METHOD WIDTH FOLDER``. It prints a line of JSON when it is
+ready; for each line it reads, ``save`` or ``rest``, it goes on training to the end of the epoch, saves or
+does not, makes the next two steps, waits until nothing is written any more, and prints what that took. Only
+one such process runs at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-_STEPS = 5  # per epoch: two measured ones after the save, the others warm up again after the other processes' turns
+_STEPS = 5  # per epoch: two measured ones after the save, others to warm up again after waiting
 _BATCH = 64
 
 

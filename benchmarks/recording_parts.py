@@ -1,9 +1,10 @@
-"""What a checkpoint costs beside the variables: random states, the data position, callbacks, and pickling them.
+"""What a checkpoint costs beside the variables: random states, data position, callbacks, pickling.
 
     python benchmarks/recording_parts.py [--megabytes 100] [--epochs 12] [--page docs/benchmarks.md]
 
-The parts are timed inside a real `fit`, epoch by epoch; the table shows medians. An iterator of a `tf.data` pipeline
-is made by FlorKeras a moment before Keras would make it, which moves time and adds none, so it has a column of its own.
+The parts are timed inside a real `fit`, epoch by epoch; the table shows medians. An iterator of a `tf.data`
+pipeline is made by FlorKeras a moment before Keras would make it, which moves time and adds none, so it has a
+column of its own.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from pathlib import Path
 _PACKAGES = ("flor-keras", "tensorflow", "keras", "numpy", "orbax-checkpoint")
 _TITLE = """# Benchmarks
 
-What recording costs, measured by the programs in `benchmarks/`. `make bench` writes this page, `make bench-quick`
-prints the same tables for small sizes. Everything one table compares was measured in the same minutes on the same
-machine, turn by turn, so read the ratios; another machine has other absolute figures.
+What recording costs, measured by the programs in `benchmarks/`. `make bench` writes this page, `make
+bench-quick` prints the same tables for small sizes. Everything one table compares was measured in the same
+minutes on the same machine, turn by turn, so read the ratios; another machine has other absolute figures.
 """
 
 
@@ -50,9 +50,9 @@ def machine() -> str:
         except metadata.PackageNotFoundError:
             versions.append(f"no {package}")
     return (
-        f"{time.strftime('%Y-%m-%d')}, {len(os.sched_getaffinity(0))} cores ({_cpu()}), {_memory_gb():.0f} GB of memory, "
-        f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}, {', '.join(versions)}. "
-        f"Load when it began: {os.getloadavg()[0]:.1f}."
+        f"{time.strftime('%Y-%m-%d')}, {len(os.sched_getaffinity(0))} cores ({_cpu()}), "
+        f"{_memory_gb():.0f} GB of memory, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}, {', '.join(versions)}, load {os.getloadavg()[0]:.1f}."
     )
 
 

@@ -1,10 +1,11 @@
 """What a checkpoint costs training: FlorKeras beside the other ways to save, all in one run.
 
-    python benchmarks/snapshot.py [--sizes 2 100 1000] [--rounds 7] [--folder FOLDER] [--page docs/benchmarks.md]
+    python benchmarks/snapshot.py [--sizes 2 100 1000] [--rounds 7] [--folder FOLDER] [--page PAGE]
 
-Each way has a process of its own that trains the same model. They take turns: at any time one of them works and the
-others wait, and a round gives each one turn with saving and one without. The table shows medians over the rounds;
-what comes after the save (the next two steps, page faults, CPU) is the difference between the two kinds of turns.
+Each way has a process of its own that trains the same model. They take turns: at any time one of them works
+and the others wait, and a round gives each one turn with saving and one without. The table shows medians over
+the rounds; what comes after the save (the next two steps, page faults, CPU) is the difference between the two
+kinds of turns.
 """
 
 from __future__ import annotations
@@ -228,10 +229,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     parts.append(report.verdicts(held))
     parts.append(
-        "*stall*: time inside the hook, for FlorKeras and Orbax without what goes on behind. *next 2 steps* and "
-        "*faults*: how much longer the next two training steps take, and the minor page faults they have more, than "
-        "without a save. *CPU behind*: CPU seconds outside of the hook. *private MB*: memory of the writing process "
-        "that it shares with no other."
+        "*stall*: time inside the hook. *next 2 steps* and *faults*: how much longer the next two training "
+        "steps take, and the minor page faults they have more, than without a save. *CPU behind*: CPU seconds "
+        "outside of the hook. *private MB*: memory of the writing process that it shares with no other."
     )
     report.publish("snapshot", "What a checkpoint costs", "\n\n".join(parts), asked.page)
 

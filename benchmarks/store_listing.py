@@ -114,7 +114,8 @@ def main() -> None:
         ("`flor-keras runs` in under one second", secs["runs"] < _LIMIT_SECS, f"{secs['runs']:.2f} s"),
         ("TensorFlow not imported", not is_importing, "imported" if is_importing else "not imported"),
     ]
-    text = f"{report.machine()}\n\n{asked.runs} runs, {asked.entries} entries; medians of {asked.rounds} whole processes:\n\n"
+    size = f"{asked.runs} runs, {asked.entries} entries; medians of {asked.rounds} whole processes:"
+    text = f"{report.machine()}\n\n{size}\n\n"
     text += f"{report.table(('', 'time'), rows)}\n\n{report.verdicts(targets)}"
     report.publish("store listing", "Reading a large store", text, asked.page)
 

@@ -1,4 +1,4 @@
-"""The benchmarks run at small sizes and print every row. What they measure is for people to read, not for tests."""
+"""The benchmarks run at small sizes and print every row; what they measure is for people to read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Gathering the same program's state at every checkpoint. Runs in the trainer.
 
-A walk over the objects costs milliseconds, and what it finds hardly ever changes. It depends on nothing but what the
-objects it visited hold, which is remembered and compared object by object: an attribute, an item, a slot or a layer
-that is not the very same as before leads to a new walk. Comparing costs a tenth of walking.
+A walk over the objects costs milliseconds, and what it finds hardly ever changes. It depends on nothing but
+what the objects it visited hold, which is remembered and compared object by object: an attribute, an item, a
+slot or a layer that is not the very same as before leads to a new walk. Comparing costs a tenth of walking.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Gatherer:
         self._readings: list[_Reading] = []
 
     def gather(self, roots: Mapping[str, Any]) -> State:
-        """Return the state reached from ``roots``; the same object as last time while the program has not changed."""
+        """Return the state reached from ``roots``; the same object as last time while nothing has changed."""
         if self._walk is None or not self._stands(roots):
             self._roots = dict(roots)
             self._walk = Walk(roots)
@@ -63,7 +63,7 @@ class Gatherer:
 
 
 class _Reading:
-    """What an object held when it was walked. Holds it still: an id alone could be that of another object by now."""
+    """What an object held when it was walked. Holds it: an id could be another object's by now."""
 
     __slots__ = ("_contents", "_held", "_keys", "_value")
 
@@ -85,7 +85,7 @@ class _Reading:
 
 
 def _is_alike(new: Any, old: Any) -> bool:
-    """Whether two things are the same to a walk: neither leads to a variable, and neither is part of a name."""
+    """Whether two things are the same to a walk: neither leads to a variable or is part of a name."""
     if new is old:
         return True
     if isinstance(new, str) or isinstance(old, str):
@@ -98,7 +98,7 @@ def _is_inert(value: Any) -> bool:
 
 
 def _contents_of(value: Any) -> Callable[[Any], Contents] | None:
-    """Return how to read what a walk goes on to from ``value``; None where it ends, or where that never changes."""
+    """Return how to read what a walk goes on to from ``value``; None where that never changes."""
     import keras
 
     if isinstance(value, keras.Variable):
@@ -136,5 +136,5 @@ def _of_variable(value: Any) -> Contents:
 
 
 def _of_roots(roots: Mapping[str, Any]) -> Contents:
-    """Return what a walk learns from Keras's own lists, which a program can override, and from its global state."""
+    """Return what a walk learns from Keras's own lists, which a program can override, and global state."""
     return [], [*generators().values(), *(v for root in roots.values() for v in reported(root))]

@@ -1,6 +1,8 @@
-"""A remembered walk is never taken for a program that has changed, and is not repeated for one that has not."""
+"""A remembered walk is never taken for a program that has changed, nor repeated for one that has not."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import pytest
 
@@ -38,7 +40,7 @@ class Holder:
 class Model(keras.Model):
     """A model with a metric only its `metrics` property knows of, and an object beside its layers."""
 
-    outside: list = []
+    outside: ClassVar[list] = []
 
     def __init__(self):
         super().__init__()
