@@ -261,7 +261,9 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     last = None if loop.past is None else loop.past.last(loop.loop)
     own = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]
     if last is not None and last.kind is Kind.AFTER:
-        return skip_fit(call, loop.past.folder(last), own)
+        history = skip_fit(call, loop.past.folder(last), own)
+        recorder.move(Position(loop.loop))
+        return history
     if last is not None:
         _resume_at(call, loop.past.folder(last), last)
     loop.callbacks = own

@@ -101,6 +101,8 @@ class Recorder:
         position = self.position
         if step_offset and position.step is not None:
             position = position._replace(step=position.step + step_offset)
+        if self.past is not None and position.epoch is None and self.past.is_kept(name, position):
+            return
         self.journal.entries.append(Entry(name, value, position))
 
     def arg(self, name: str, value: Any, default: Any) -> Any:
@@ -131,6 +133,10 @@ class Recorder:
         from flor_keras.recording.fit import record_fit
 
         return record_fit(self, call, callbacks, flor)
+
+    def about_next_loop(self) -> dict[str, Any] | None:
+        """Return what was recorded of the loop about to begin, where an interrupted run is resumed."""
+        return None if self.past is None else self.past.about(self.num_loops)
 
     def begin_loop(self, name: str, state: Any) -> Any:
         """Begin a loop of the program's own."""

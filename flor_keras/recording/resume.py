@@ -6,12 +6,14 @@ under way goes on from its last checkpoint, in the same run; later ones have not
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import UsageError
-from flor_keras.records import CheckpointRecord, Kind, RunRecord, Status
+from flor_keras.records import CheckpointRecord, Entry, Kind, Position, RunRecord, Status
 from flor_keras.store.database import Store
 
 _ORDER = {Kind.START: 0, Kind.EPOCH_END: 1, Kind.AFTER: 2}  # of the others none is a place to go on from
@@ -25,6 +27,8 @@ class Past:
         self._store = store
         self._last: dict[int, CheckpointRecord] = {}
         self._ends: dict[int, list[CheckpointRecord]] = {}
+        self._kept: Counter[tuple[str, Position]] = Counter()
+        self._starts: dict[int, CheckpointRecord] = {}
         with Store.open(store) as opened:
             for checkpoint in opened.checkpoints(run):
                 if checkpoint.error is None and checkpoint.kind in _ORDER and (store / checkpoint.path).is_dir():
@@ -33,13 +37,32 @@ class Past:
     def _add(self, checkpoint: CheckpointRecord) -> None:
         if checkpoint.kind is Kind.EPOCH_END:
             self._ends.setdefault(checkpoint.loop, []).append(checkpoint)
+        if checkpoint.kind is Kind.START:
+            self._starts[checkpoint.loop] = checkpoint
         last = self._last.get(checkpoint.loop)
         if last is None or _rank(checkpoint) > _rank(last):
             self._last[checkpoint.loop] = checkpoint
 
+    def keep(self, entries: Iterable[Entry]) -> None:
+        """Note what stays in the store of what was logged outside of epochs.
+
+        The program logs that again outside of its loops; what callbacks logged there, in loops that are skipped, it does not.
+        """
+        self._kept = Counter((entry.name, entry.position) for entry in entries if entry.position.epoch is None)
+
+    def is_kept(self, name: str, position: Position) -> bool:
+        """Whether what the program logs now is in the store already; each entry counts once."""
+        self._kept[name, position] -= 1
+        return self._kept[name, position] >= 0
+
     def last(self, loop: int) -> CheckpointRecord | None:
         """Return the newest checkpoint of a loop, None if it had not begun."""
         return self._last.get(loop)
+
+    def about(self, loop: int) -> dict[str, Any] | None:
+        """Return what the start checkpoint of a loop says, None where it has none."""
+        start = self._starts.get(loop)
+        return None if start is None else bundle.read_manifest(self.folder(start))
 
     def folder(self, checkpoint: CheckpointRecord) -> Path:
         """Return where a checkpoint lies."""
@@ -80,6 +103,7 @@ def take_up(store: Path, ref: str, record: RunRecord) -> Past:
         past = Past(store, run.id)
         opened.reopen_run(run.id, record)
         opened.drop_entries_after(run.id, *past.where())
+        past.keep(opened.entries(run.id, recorded=True))
         loop, epoch = past.where()
         where = "its beginning" if epoch is None else f"the end of epoch {epoch}"
         opened.add_event(run.id, "info", f"Resumed loop {loop} from {where}.")

@@ -16,7 +16,7 @@ import keras
 from flor_keras.checkpoint import bundle
 from flor_keras.keras_internals import FitCall, pythonify_logs, set_trainable_flags, training_steps
 from flor_keras.records import Execution, Kind, Position
-from flor_keras.replay.leads import leads, name_of, overrides, writes_files
+from flor_keras.replay.leads import is_probe, leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
 from flor_keras.state.changers import change_the_model
@@ -65,7 +65,7 @@ def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> list[Any]
     """Return the callbacks that are called; the others are held back and listed."""
     chosen = []
     for callback in callbacks:
-        is_needed = leads(callback, Path(replayer.plan.root), replayer.plan.reaching)
+        is_needed = is_probe(callback) or leads(callback, Path(replayer.plan.root), replayer.plan.reaching)
         may_matter = visit.is_redone or replayer.plan.callbacks == "all" or change_the_model([callback])
         may_matter = may_matter and not writes_files(callback)
         if is_needed or may_matter:

@@ -139,6 +139,18 @@ class Visit(DataSource):
         checkpoint = self.before(epoch)
         self.restore(checkpoint.kind, None if checkpoint.kind is Kind.START else checkpoint.epoch)
 
+    def restore_end(self) -> None:
+        """Put the callbacks into the state the loop's last epoch left them in, and the model where they saw it.
+
+        Where callbacks that change the model at the end are called too, that is before the change, else after it.
+        """
+        ends = self.replayer.epoch_ends(self.loop)
+        if not ends or self.replayer.checkpoint(self.loop, Kind.AFTER) is None:
+            return
+        last = max(ends)
+        self.restore(*((Kind.EPOCH_END, last) if self.is_redone else (Kind.AFTER,)))
+        restore_callbacks(self._callbacks, self._model, read_python(self.replayer.folder(ends[last]))["callbacks"])
+
     def resume_before(self, epoch: int) -> None:
         """Put everything into the state an epoch begins with: model, callbacks, data and random states."""
         is_there = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1) is not None

@@ -66,7 +66,7 @@ class EntryTables(Connection):
             )
 
     def drop_entries_after(self, run: str, loop: int, epoch: int | None) -> None:
-        """Drop what was recorded after an epoch of a loop (None: from its beginning on) and outside of any epoch.
+        """Drop what was recorded after an epoch of a loop (None: from its beginning on) and outside of the loop's epochs.
 
         A run that is resumed there logs all of that again. In a loop of the program's own, what was logged in that epoch
         outside of its steps, too.
@@ -75,7 +75,7 @@ class EntryTables(Connection):
         with self._transaction() as connection:
             connection.execute(
                 "DELETE FROM entries WHERE run = ? AND replay IS NULL AND "
-                "(loop IS NULL OR epoch IS NULL OR loop > ? OR (loop = ? AND epoch > ?))",
+                "(loop > ? OR (loop = ? AND (epoch IS NULL OR epoch > ?)))",
                 (number, loop, loop, -1 if epoch is None else epoch),
             )
             connection.execute(

@@ -31,6 +31,12 @@ class Audit(keras.callbacks.Callback):
         self.loop = loop
         self.epoch = -1
 
+    def on_train_begin(self, logs=None):
+        flor.log("began", self.loop)
+
+    def on_train_end(self, logs=None):
+        flor.log("ended", self.epoch)
+
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
@@ -54,6 +60,7 @@ def observed(*callbacks):
 def note(model, history, *more):
     """Keep what a `fit` call led to."""
     loop = len(_loops) - 1
+    flor.log("noted", loop)
     found = {
         **variables(model),
         **attributes(_loops[-1]),
