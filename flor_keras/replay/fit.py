@@ -148,8 +148,8 @@ class _Visits(keras.callbacks.CallbackList):
         visit.replayer.tell({"event": "epoch", "loop": visit.loop, "epoch": epoch})
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self._has("on_train_end") and self._visit.replayer.checkpoint(self._visit.loop, Kind.AFTER):
-            self._visit.restore(Kind.AFTER)
+        if self._has("on_train_end"):
+            self._visit.restore_end()
         self._visit.replayer.move(Position(self._visit.loop))
         super().on_train_end(logs)
 

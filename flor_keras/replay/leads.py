@@ -27,6 +27,11 @@ def leads(callback: Any, root: Path, reaching: Sequence[Sequence[Any]]) -> bool:
     return any((_real(code.co_filename), code.co_firstlineno) in places for code in _codes(callback))
 
 
+def is_probe(callback: Any) -> bool:
+    """Whether a replay was asked for what a callback computes (see `flor_keras.probes`)."""
+    return bool(getattr(callback, "is_asked", False))
+
+
 def writes_files(callback: Any) -> bool:
     """Whether a callback is there to write files or to send data away; a replay never calls those for that."""
     is_orbax = any(base.__name__ == "OrbaxCheckpoint" for base in type(callback).__mro__)
