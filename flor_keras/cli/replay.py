@@ -25,7 +25,17 @@ _LISTED = 8
 
 @click.command()
 @click.argument("script", type=click.Path(path_type=Path))
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--probe",
+    "probes",
+    multiple=True,
+    metavar="PROBE",
+    help="Compute without a line in SCRIPT: gradient_norm, weight_norm, … or FILE.py:function; repeatable.",
+)
+@click.option(
+    "--metric", "metrics", multiple=True, metavar='NAME="EXPR"', help='Such as auc="keras.metrics.AUC()", logged as val_auc.'
+)
 @click.option("--run", "run", metavar="REF", help="The run to replay. [the newest of SCRIPT]")
 @click.option("--epochs", metavar="LIST", help="Epochs from 0, such as 0,3,10:20:2. [all]")
 @click.option("--steps", metavar="LIST", help="Steps of each epoch, from 0, such as 0:10. [all]")
@@ -79,7 +89,7 @@ def replay(
     is_json: bool,
     **asked: Any,
 ) -> int:
-    """Compute NAMEs for a recorded run of SCRIPT, which now has lines that log them.
+    """Compute NAMEs for a recorded run of SCRIPT, which now has lines that log them; or probes, which need none.
 
     The program runs again in replay mode: nothing is trained, and what it writes goes to a scratch folder. The
     values join the run. Arguments after -- go to the script in place of the recorded ones.

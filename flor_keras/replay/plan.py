@@ -21,6 +21,7 @@ from flor_keras.instrument.levels import Level, dearest
 from flor_keras.instrument.loglines import LogLine, Program
 from flor_keras.instrument.sources import read_sources
 from flor_keras.records import Kind, LoopRecord
+from flor_keras.replay.asked import parse_probes
 from flor_keras.replay.epochs import parse_epochs
 from flor_keras.store.database import Store
 from flor_keras.store.run_tables import RunRow
@@ -42,6 +43,8 @@ class Request:
     callbacks: str = "needed"  # or "all"
     is_forced: bool = False
     allow_writes: bool = False
+    probes: tuple[str, ...] = ()  # built-in ones and functions: see `asked.parse_probes`
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Plan:
     key: str = ""  # equal for replays that compute the same from the same program
     continues: list[int] = field(default_factory=list)  # unfinished replays like this one, whose values are kept
     done: dict[str, list[int]] = field(default_factory=dict)  # the epochs they have computed, by loop
+    probes: list[dict[str, Any]] = field(default_factory=list)  # computed without a line in the program
     is_outside_kept: bool = True  # what is logged outside of epochs; of several workers one keeps it
     expected_secs: float | None = None  # what it was expected to take
     carried: str | None = None  # what an asked line carries from one epoch to the next, if anything
@@ -107,7 +111,11 @@ def make_plan(store: Store, request: Request) -> Plan:
     is_changed = _check_changes(recorded, current, request.is_forced)
     script = Path(str(run.script)).relative_to(root).as_posix()
     program = Program(script, current)
+    probes = parse_probes(request.probes, request.metrics)
+    if not request.names and not probes:
+        raise UsageError("Nothing was asked for: give a NAME the program logs, --probe or --metric.")
     levels = {name: _level(name, program, store, run, request.level) for name in request.names}
+    levels |= {probe["name"]: _probe_level(probe, request) for probe in probes}
     level = reduce(dearest, levels.values())
     lines = [line for name in request.names for line in program.log_lines(name)]
     reaching = sorted((function.path, function.line) for function in program.reaching(lines))
@@ -123,27 +131,37 @@ def make_plan(store: Store, request: Request) -> Plan:
         argv=list(run.argv if request.argv is None else request.argv),
         args=store.args(run.id),
         variables=run.environment.get("variables", {}),
-        names=list(request.names),
+        names=list(levels),
         level=level.value,
         levels={name: one.value for name, one in levels.items()},
         epochs=_epochs(store, run, set(levels.values()), request.epochs),
         num_loops=len(loops),
         steps=_steps(loops, request.steps),
         is_in_every_loop=any(_is_at_the_ends_of_loops(line) for line in lines),
-        is_in_graph=any(_is_in_graph(line) for line in lines),
+        is_in_graph=any(_is_in_graph(line) for line in lines) or any(p["is_in_graph"] for p in probes),
         reaching=reaching,
         callbacks=request.callbacks,
         is_changed=is_changed,
         allow_writes=request.allow_writes,
+        probes=probes,
         carried=carried_between_epochs(current, program.reaching(lines)),
     )
     return _continued(store, replace(plan, key=_key(plan, current)))
 
 
+def _probe_level(probe: Mapping[str, Any], request: Request) -> Level:
+    own = Level(probe["level"])
+    if request.level is None or probe["kind"] != "file":
+        return own
+    if request.level not in (Level.EPOCH, Level.STEP):
+        raise UsageError(f"A probe is called at the level epoch or step, not {request.level}. Give one of these as --level.")
+    return Level(request.level)
+
+
 def _key(plan: Plan, sources: Mapping[str, str]) -> str:
     """Return a hash of what decides the values of a replay at each of its positions."""
     asked = [sorted(plan.names), plan.levels, plan.steps, plan.argv, plan.args, plan.callbacks, plan.allow_writes]
-    text = json.dumps([plan.script, sorted(sources.items()), asked], sort_keys=True)
+    text = json.dumps([plan.script, sorted(sources.items()), asked, plan.probes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -247,6 +265,7 @@ def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) ->
     for checkpoint in store.checkpoints(run.id):
         if checkpoint.kind is Kind.EPOCH_END and (is_redone or checkpoint.error is None):
             available[checkpoint.loop].append(checkpoint.epoch)
+    available |= _epochs_of_custom_loops(store, run)
     if not any(available.values()):
         raise UsageError(
             f"Run {run.id} has no checkpoint of any epoch. See what happened with: flor-keras show {run.id}"
@@ -255,3 +274,13 @@ def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) ->
     chosen = set(parse_epochs(asked, everywhere))
     visited = {str(loop): [e for e in epochs if e in chosen] for loop, epochs in available.items()}
     return {loop: epochs for loop, epochs in visited.items() if epochs}
+
+
+def _epochs_of_custom_loops(store: Store, run: RunRow) -> dict[int, list[int]]:
+    """Return all epochs of the program's own loops: those without a checkpoint are redone from one before."""
+    custom = {loop.loop for loop in store.loops(run.id) if loop.kind == "custom"}
+    last: dict[int, int] = {}
+    for checkpoint in store.checkpoints(run.id):
+        if checkpoint.loop in custom and checkpoint.kind in (Kind.EPOCH_END, Kind.AFTER):
+            last[checkpoint.loop] = max(checkpoint.epoch, last.get(checkpoint.loop, 0))
+    return {loop: list(range(epoch + 1)) for loop, epoch in last.items()}

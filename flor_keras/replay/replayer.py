@@ -116,6 +116,7 @@ class Replayer:
             raise ReplayDone
         self.tell({"event": "loop", "loop": loop})
         others = [callback for callback in callbacks if not isinstance(callback, type(flor))]
+        others += self._probes(call.arguments.get("validation_data"))
         history = replay_fit(self, loop, call, others)
         self.move(Position(loop))
         if self.is_finished(loop):
@@ -127,6 +128,12 @@ class Replayer:
         start = self.checkpoint(self.num_loops, Kind.START)
         return None if start is None else bundle.read_manifest(self.folder(start))
 
+    def _probes(self, validation_data: Any) -> list[Any]:
+        from flor_keras.replay.asked import make_probes
+
+        is_redone = "step" in self.plan.levels.values()
+        return make_probes(self.plan.probes, validation_data, is_redone)
+
     def begin_loop(self, name: str, state: Any) -> Any:
         """Begin visiting a loop of the program's own."""
         from flor_keras.replay.custom import CustomVisit
@@ -137,6 +144,9 @@ class Replayer:
         if self.is_finished(loop - 1):
             raise ReplayDone
         self.tell({"event": "loop", "loop": loop})
+        for probe in self._probes(None):
+            if hasattr(probe, "listen"):
+                probe.listen()
         self.main_loop = CustomVisit(self, loop, state)
         return self.main_loop
 
