@@ -178,7 +178,7 @@ class Writer:
         """Have the worker write a small bundle, and read it back here, before it is trusted with a checkpoint."""
         assert self._connection is not None
         folder = self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
-        small = {"handshake": ("string", (1,), np.array([b"flor_keras"], dtype=object))}
+        small: dict[str, Any] = {"handshake": ("string", (1,), np.array([b"flor_keras"], dtype=object))}
         self._connection.send(Job(-1, str(folder), None, small, {}, {}, HANDSHAKE_SECS))
         try:
             if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):

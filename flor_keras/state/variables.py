@@ -12,7 +12,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from flor_keras import keras_internals as internals
@@ -259,7 +258,6 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return attributes
 
 
-@cache
 def slots_of(cls: type) -> list[str]:
     """Return the names of the slots of a class and its bases."""
     declared = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
