@@ -231,7 +231,7 @@ def main() -> None:
     parts.append(
         "*stall*: time inside the hook. *next 2 steps* and *faults*: how much longer the next two training "
         "steps take, and the minor page faults they have more, than without a save. *CPU behind*: CPU "
-        "seconds outside of the hook. *private MB*: memory of the writing process that it shares with no other."
+        "seconds outside of the hook. *private MB*: memory of the writer that it shares with no other."
     )
     report.publish("snapshot", "What a checkpoint costs", "\n\n".join(parts), asked.page)
 
