@@ -61,6 +61,7 @@ class Checkpoints:
         self.cost = Cost()
         folder = layout.checkpoint_folder(store, run, Position(0, 0, 0), Kind.START).parent
         folder.mkdir(parents=True, exist_ok=True)
+        self._is_signing = _can_sign(on_event)
         self._writer = Writer(folder, self._on_done, on_event)
 
     def take(
@@ -86,7 +87,7 @@ class Checkpoints:
         arrays = {f"{ARRAYS}/{number}": array for number, array in enumerate(packed)}
         snapshot = self._snapshot_of(state, arrays)
         small = {c.name: (c.dtype, c.shape, c.raw) for c in small_contents(state, snapshot)}
-        described = {**manifest, **_description(state, position, kind), "signature": signature(pickled)}
+        described = {**manifest, **_description(state, position, kind), "signature": signature(pickled) if self._is_signing else None}
         folder = self._folder(position, kind)
         job = job_for(self._number, folder, snapshot.layout, small, described, {pickles.FILE: pickled})
         arena = self._writer.prepare(snapshot.layout)
@@ -157,3 +158,16 @@ def _description(state: State, position: Position, kind: Kind) -> dict[str, Any]
         "optimizers": list(state.optimizers),
         "tables": sorted(state.tables),
     }
+
+
+def _can_sign(on_event: Callable[[str], None]) -> bool:
+    """Whether this user's key is there, or can be made; a home that cannot be written must not cost the checkpoints."""
+    try:
+        signature(b"")
+    except OSError as error:
+        on_event(
+            f"Python state is kept unsigned: {error}. Replaying steps and resuming will refuse it; set "
+            "XDG_CONFIG_HOME to a folder that can be written."
+        )
+        return False
+    return True
