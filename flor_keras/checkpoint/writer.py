@@ -9,6 +9,7 @@ forked, checkpoints are written in line. What went wrong is told through ``on_ev
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -71,6 +72,7 @@ class Writer:
         self._pending: Job | None = None
         self._pending_until = 0.0
         self._failures = 0
+        self._has_frozen = False
         self._why_in_line = None if hasattr(os, "fork") else "this system cannot fork a process"
 
     @property
@@ -156,6 +158,7 @@ class Writer:
         ours, theirs = Pipe()
         regions = memory.tensor_regions()
         log_path = str(self._folder / "worker.log")
+        self._freeze_objects()
         with warnings.catch_warnings(), memory.kept_from_child(regions):
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of every fork with threads
             sys.stdout.flush()
@@ -168,6 +171,21 @@ class Writer:
         _limit_sending(ours, deadline_secs(0))
         if self._arena is not None:
             self._announce_arena()
+
+    def _freeze_objects(self) -> None:
+        """Keep the trainer's garbage collector off the objects of before the fork.
+
+        A collection writes to the head of each, which would copy all their pages for the worker (measured: 36 MB of its
+        own instead of 131 MB). What is garbage by then waits until the worker has ended.
+        """
+        if gc.get_freeze_count() == 0:  # else the program has frozen objects itself
+            gc.freeze()
+            self._has_frozen = True
+
+    def _thaw_objects(self) -> None:
+        if self._has_frozen:
+            gc.unfreeze()
+            self._has_frozen = False
 
     def _announce_arena(self) -> None:
         assert self._connection is not None and self._arena is not None and self._pid is not None
@@ -218,6 +236,7 @@ class Writer:
                 break
             time.sleep(0.002)
         self._pid = None
+        self._thaw_objects()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
