@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from flor_keras.reading import Checkpoint, Run, dataframe, run, runs
+    from flor_keras.recorded import record
     from flor_keras.seeding import seed
     from flor_keras.session import arg, log
 
@@ -34,6 +35,7 @@ _HOMES = {
         *("CheckpointError", "FlorError", "ReplayError", "StateError", "StoreError", "UsageError"),
     ),
     "flor_keras.reading": ("Checkpoint", "Run", "dataframe", "run", "runs"),
+    "flor_keras.recorded": ("record",),
     "flor_keras.seeding": ("seed",),
     "flor_keras.session": ("arg", "log"),
 }
@@ -55,6 +57,7 @@ __all__ = [
     "dataframe",
     "log",
     "loop",
+    "record",
     "run",
     "runs",
     "seed",

@@ -60,6 +60,13 @@ def is_opaque(value: Any) -> bool:
     return isinstance(value, Function | tf.data.Dataset | tf.data.Iterator | tf.distribute.Strategy | tf.Graph)
 
 
+def is_traced_function(value: Any) -> bool:
+    """Whether ``value`` is a `tf.function`; the function it traces is its public ``python_function``."""
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+    return isinstance(value, Function)
+
+
 def native_variable(variable: Any) -> Any:
     """Return the `tf.Variable` under a Keras variable, None before it has a value.
 

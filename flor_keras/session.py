@@ -48,6 +48,9 @@ class Session(Protocol):
     def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
         """Make the `fit` call that has ``flor`` among its ``callbacks``."""
 
+    def about_next_loop(self) -> Mapping[str, Any] | None:
+        """Return what was recorded of the loop about to begin; None where it is recorded now."""
+
     def begin_loop(self, name: str, state: Any) -> Any:
         """Take the main loop the program is about to begin, with its state; return what drives it."""
 

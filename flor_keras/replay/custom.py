@@ -38,15 +38,16 @@ class CustomVisit(MainLoop):
         self._replayer.tell({"event": "loop", "loop": self.loop})
         self.move(Position(self.loop))
         start = self._replayer.checkpoint(self.loop, Kind.START)
+        self._visits = self._planned(self._manifest(start))
         if start is not None:
             self.restore(self._folder(start), is_fresh=True)
-        self._visits = self._planned(self._manifest(start))
 
     # -- which epochs, and how ------------------------------------------------------------------------------------
 
     def _planned(self, recorded: dict[str, Any]) -> dict[int, Visit]:
         about = self.state.about
-        missing = set(about.get("kept", ())) - set(recorded.get("kept", ()))
+        known = {*recorded.get("kept", ()), *recorded.get("changed", ()), *recorded.get("native", ())}
+        missing = {*about.get("kept", ()), *about.get("changed_by_block", ())} - known
         is_redone = self._is_redone or bool(missing & set(about.get("changed_by_block", ())))
         why = recorded.get("refused") or self.state.why_redone
         if why is not None and (self._asked or not self._replayer.is_finished(self.loop)):
@@ -57,7 +58,10 @@ class CustomVisit(MainLoop):
             is_from_start=why is not None or not about.get("is_jumpable", True),
             is_skipping=why is None,
             is_entered_at_block=bool(about.get("is_entered_at_block")) and not missing,
+            is_begun=bool(missing),
         )
+        if not self._is_built():
+            planner.add(0, False)
         for epoch in self._asked:
             planner.add(epoch, is_redone)
         after = self._replayer.checkpoint(self.loop, Kind.AFTER)
@@ -66,9 +70,13 @@ class CustomVisit(MainLoop):
             is_short = bool(missing & set(about.get("needed_after", ())))
             if is_left_early or is_short:
                 planner.add(after.epoch, is_short)
-            elif not planner.visits and not self.goes_to(self._folder(after)):
-                planner.add(0, False)  # its first step builds what the state after the loop has
         return planner.visits
+
+    def _is_built(self) -> bool:
+        """Whether the program has built all that the loop's last checkpoint holds; else its first step does."""
+        ends = self._ends()
+        last = self._replayer.checkpoint(self.loop, Kind.AFTER) or (ends[max(ends)] if ends else None)
+        return last is None or self.goes_to(self._folder(last))
 
     def _ends(self) -> dict[int, CheckpointRecord]:
         return self._replayer.epoch_ends(self.loop)
@@ -106,6 +114,9 @@ class CustomVisit(MainLoop):
     def recorded_order(self) -> Any:
         """Return the order the data of an epoch had."""
         end = self._ends().get(self.epoch)
+        after = self._replayer.checkpoint(self.loop, Kind.AFTER)
+        if end is None and after is not None and after.epoch == self.epoch:
+            end = after  # the program left the loop in the middle of this epoch
         return () if end is None else data_in(self._folder(end))["states"]
 
     def passed(self) -> None:
@@ -139,6 +150,8 @@ class CustomVisit(MainLoop):
         self.state.iterators.end()
         self._replayer.is_unsettled = False
         if error is None and not self.is_exhausted:
+            if (after := self._replayer.checkpoint(self.loop, Kind.AFTER)) is not None:
+                self._compare(after)
             self._replayer.flush()
             self._is_done = self._replayer.is_finished(self.loop)
         self.move(Position(self.loop))
@@ -179,6 +192,7 @@ class _Planner:
       is_from_start: an epoch can only be reached by going through all before it.
       is_skipping: blocks may be skipped.
       is_entered_at_block: code before a block that is skipped need not run to get to what follows.
+      is_begun: the first step of a block that is skipped on the way is made, since code after it was given names to read.
     """
 
     def __init__(
@@ -189,12 +203,14 @@ class _Planner:
         is_from_start: bool,
         is_skipping: bool,
         is_entered_at_block: bool,
+        is_begun: bool,
     ) -> None:
         self.visits: dict[int, Visit] = {}
         self._whole = whole
         self._blocks = blocks if is_skipping else {}
         self._is_from_start = is_from_start
         self._is_entered_at_block = is_entered_at_block
+        self._is_begun = is_begun
 
     def add(self, epoch: int, is_redone: bool) -> None:
         """Visit an epoch, after those added before it; ``is_redone`` where its block must run."""
@@ -209,7 +225,7 @@ class _Planner:
             return None
         if self._is_from_start:
             for earlier in range(epoch):
-                self.visits.setdefault(earlier, Visit(end=self._blocks.get(earlier)))
+                self.visits.setdefault(earlier, Visit(end=self._blocks.get(earlier), is_begun=self._is_begun))
             return None
         known = max((e for e in {**self._whole, **self._blocks, **self.visits} if e < epoch), default=-1)
         before = None
@@ -219,7 +235,7 @@ class _Planner:
             before = self._whole[known]
         elif known >= 0:
             end = self._blocks[known]
-            self.visits[known] = Visit(end=end, is_entered_at_block=self._is_entered_at_block)
+            self.visits[known] = Visit(None, end, self._is_entered_at_block, self._is_begun)
         for earlier in range(known + 1, epoch):
             self.visits[earlier] = Visit(before=before)
             before = None

@@ -27,11 +27,13 @@ class Visit:
       before: the checkpoint that is restored before it; None to go on from where the program stands.
       end: the checkpoint its block is skipped to; None where it is run.
       is_entered_at_block: the code before the block need not run.
+      is_begun: the first step of a block that is skipped is made all the same, for the names it binds.
     """
 
     before: Path | None = None
     end: Path | None = None
     is_entered_at_block: bool = False
+    is_begun: bool = False
 
 
 class MainLoop:
@@ -43,6 +45,7 @@ class MainLoop:
 
     Attributes:
       runs_all: whether the code of this epoch before its block is to run.
+      is_entered: whether this epoch is entered in a state it was not led to, so that conditions must not be asked.
     """
 
     def __init__(self, loop: int, state: LoopState) -> None:
@@ -51,6 +54,7 @@ class MainLoop:
         self.epoch = -1
         self.num_steps = 0
         self.runs_all = True
+        self.is_entered = False
         self.is_exhausted = False
         self.is_in_block = False
         self.is_left = False
@@ -115,7 +119,7 @@ class MainLoop:
         end = self._visit.end
         self.num_steps = 0
         if end is not None:
-            if self.goes_to(end):
+            if not self._visit.is_begun and self.goes_to(end):
                 self.is_left = True
                 self._pass(end)
                 return False
@@ -182,6 +186,7 @@ class MainLoop:
         if visit is None:
             return False
         self._visit = visit
+        self.is_entered = visit.before is not None or visit.end is not None
         self._is_first_step_only = self.is_in_block = self.is_left = False
         self.num_steps = 0
         self.move(Position(self.loop, self.epoch))

@@ -1,0 +1,352 @@
+"""`@flor.record`: whatever the loop looks like, hindsight values equal those of a twin run that logged them live."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from flor_keras.records import Kind, Status
+
+pytestmark = pytest.mark.slow
+
+PRELUDE = """
+import contextlib, os, sys
+import flor_keras as flor
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.utils.set_random_seed(3)
+x = np.random.rand(96, 6).astype("float32")
+y = (x.sum(axis=1) > 3).astype("int32")
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(32)
+loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+def build():
+    return keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.3), keras.layers.Dense(2)])
+
+model, optimizer = build(), keras.optimizers.Adam(0.01)
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+    return loss
+
+def norm(model=model):
+    return float(sum(tf.reduce_sum(tf.square(w)) for w in model.weights))
+"""
+LOOPS = {
+    "a function": """
+        @flor.record
+        def train(dataset, epochs):
+            history = []
+            for epoch in range(epochs):
+                #BEGIN
+                for step, (xb, yb) in enumerate(dataset):
+                    loss = train_step(xb, yb)
+                    #STEP
+                history.append(float(loss))
+                #END
+            #FINAL
+            return history, loss
+
+        history, loss = train(data, 4)
+        print(history, float(loss))
+    """,
+    "a method": """
+        class Trainer:
+            def __init__(self):
+                self.seen, self.sums = 0, {"total": 0.0}
+
+            @flor.record
+            def train(self):
+                for epoch in range(4):
+                    #BEGIN
+                    for xb, yb in data:
+                        loss = train_step(xb, yb)
+                        self.seen += 1
+                        self.sums["total"] += float(loss) * self.seen
+                        #STEP
+                    #END
+                #FINAL
+
+        trainer = Trainer()
+        trainer.train()
+        print(trainer.seen, trainer.sums)
+    """,
+    "a nested function": """
+        def make(scale):
+            network, adam, count = build(), keras.optimizers.Adam(0.02), 0
+
+            @flor.record
+            def train():
+                nonlocal count
+                for epoch in range(4):
+                    #BEGIN
+                    for xb, yb in data:
+                        with tf.GradientTape() as tape:
+                            loss = scale * loss_fn(yb, network(xb, training=True))
+                        gradients = tape.gradient(loss, network.trainable_variables)
+                        adam.apply(gradients, network.trainable_variables)
+                        count += 1
+                        #STEP
+                    #END
+                #FINAL
+                return norm(network), count
+
+            return train
+
+        print(make(0.5)())
+    """,
+    "while loops": """
+        @flor.record
+        def train():
+            epoch, losses = 0, []
+            while epoch < 4:
+                #BEGIN
+                batches, done = iter(data), 0
+                while done < 2:
+                    xb, yb = next(batches)
+                    loss = train_step(xb, yb)
+                    done += 1
+                    #STEP
+                losses.append(float(loss))
+                #END
+                epoch += 1
+            #FINAL
+            return losses, epoch
+
+        print(train())
+    """,
+    "a loop without one inside": """
+        @flor.record
+        def train():
+            total, batches = 0.0, iter(data.repeat())
+            for step in range(8):
+                #BEGIN
+                xb, yb = next(batches)
+                loss = train_step(xb, yb)
+                total = 0.9 * total + float(loss)
+                #END
+            #FINAL
+            return total
+
+        print(train())
+    """,
+    "several loops": """
+        @flor.record
+        def train():
+            for warmup in range(2):
+                for xb, yb in data:
+                    loss = train_step(xb, yb)
+            optimizer.learning_rate = 0.001
+            for epoch in range(3):
+                #BEGIN
+                for xb, yb in data:
+                    loss = train_step(xb, yb) * warmup
+                    #STEP
+                #END
+            #FINAL
+            return float(loss)
+
+        print(train())
+    """,
+    "an early break": """
+        @flor.record
+        def train():
+            loss, epoch = None, 0
+            for epoch in range(9):
+                #BEGIN
+                for xb, yb in data:
+                    loss = train_step(xb, yb)
+                    if epoch == 1:
+                        break
+                    #STEP
+                #END
+                if epoch == 3:
+                    break
+            else:
+                loss = None
+            #FINAL
+            return epoch, float(loss)
+
+        print(train())
+    """,
+    "continue": """
+        @flor.record
+        def train():
+            kept = []
+            for epoch in range(4):
+                #BEGIN
+                if epoch == 1:
+                    kept.append("skipped")
+                    continue
+                for xb, yb in data:
+                    loss = train_step(xb, yb)
+                    #STEP
+                kept.append(float(loss))
+                #END
+            #FINAL
+            return kept
+
+        print(train())
+    """,
+    "return from the inner loop": """
+        @flor.record
+        def train():
+            for epoch in range(9):
+                #BEGIN
+                for xb, yb in data:
+                    loss = train_step(xb, yb)
+                    #STEP
+                    if epoch == 3:
+                        return epoch, float(loss)
+                #END
+
+        result = train()
+        #FINAL
+        print(result)
+    """,
+    "a function for each epoch": """
+        def train_epoch(network, batches, totals):
+            for xb, yb in batches:
+                totals["steps"] += 1
+                loss = train_step(xb, yb)
+            return loss
+
+        @flor.record
+        def train():
+            totals = {"steps": 0}
+            for epoch in range(4):
+                #BEGIN
+                loss = train_epoch(model, data, totals)
+                #END
+            #FINAL
+            return totals, float(loss)
+
+        print(train())
+    """,
+    "a loop inside a with": """
+        @flor.record
+        def train():
+            for epoch in range(4):
+                #BEGIN
+                with contextlib.nullcontext([]) as losses:
+                    for xb, yb in data:
+                        losses.append(float(train_step(xb, yb)))
+                        #STEP
+                    total = sum(losses)
+                #END
+            #FINAL
+            return total
+
+        print(train())
+    """,
+    "variables without a model": """
+        w, b = tf.Variable(tf.random.normal((6, 1))), tf.Variable(tf.zeros((1,)))
+        best = {"loss": 9.0, "w": w.numpy()}
+
+        def descend(xb, yb, rate=0.1):
+            with tf.GradientTape() as tape:
+                error = tf.reduce_mean(tf.square(xb @ w + b - tf.cast(yb[:, None], tf.float32)))
+            for variable, slope in zip((w, b), tape.gradient(error, (w, b))):
+                variable.assign_sub(rate * slope)
+            return error
+
+        @flor.record
+        def train():
+            for epoch in range(4):
+                #BEGIN
+                for xb, yb in data:
+                    loss = descend(xb, yb)
+                    if loss < best["loss"]:
+                        best.update(loss=float(loss), w=w.numpy())
+                    #STEP
+                #END
+            #FINAL
+            return best["loss"], float(np.sum(best["w"]))
+
+        print(train())
+    """,
+    "a call of which nothing is known": """
+        class Log:
+            lines = []
+            def __call__(self, text):
+                Log.lines.append(text)
+
+        tell = [Log()]
+
+        @flor.record
+        def train():
+            for epoch in range(4):
+                #BEGIN
+                for xb, yb in data:
+                    loss = train_step(xb, yb)
+                    tell[0](epoch)
+                    #STEP
+                #END
+            #FINAL
+            return len(Log.lines), float(loss)
+
+        print(train())
+    """,
+}
+LINES = {
+    "#BEGIN": 'flor.log("begin", norm() if model.built else 0.0)',
+    "#STEP": 'flor.log("step_loss", float(loss) if "loss" in dir() else sum(losses))',
+    "#END": 'flor.log("end", norm() if model.built else float(loss))',
+    "#FINAL": 'flor.log("final", norm() if model.built else 0.0)',
+}
+
+
+def program(loop: str, lines: dict[str, str]) -> str:
+    text = PRELUDE + textwrap.dedent(LOOPS.get(loop, loop))
+    for place in LINES:
+        text = text.replace(place, lines.get(place, "pass"))
+    return text
+
+
+def rows_of(project, name):
+    found = project.flor("logs", name, "--json")
+    return [
+        (r["loop"], r.get("epoch"), r.get("step"), r[name]) for r in map(with_loop, json.loads(found.stdout))
+    ]
+
+
+def with_loop(row):
+    return {"loop": 0, **row}
+
+
+def replayed(report, name):
+    rows = map(with_loop, report["values"])
+    return [(r["loop"], r.get("epoch"), r.get("step"), r[name]) for r in rows if r.get(name) is not None]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_hindsight_values_equal_those_of_a_twin_run_bit_for_bit(project, loop):
+    """At the beginning and end of an epoch, of a single epoch, of each step, and after the loop."""
+    plain = project.succeed(project.write("plain.py", program(loop, {}).replace("@flor.record", "")))
+    project.write("train.py", program(loop, LINES))
+    twin = project.succeed("train.py")
+    names = [n for n in ("begin", "end", "step_loss", "final") if n in project.latest().names]
+    live = {name: rows_of(project, name) for name in names}
+    project.write("train.py", program(loop, {}))
+    recorded = project.succeed("train.py")
+    assert plain.stdout == twin.stdout == recorded.stdout
+    project.write("train.py", program(loop, LINES))
+    for asked in (["begin", "end"], ["step_loss"], ["final"]):
+        asked = [name for name in asked if name in names]
+        if not asked:
+            continue
+        for words in (["--epochs", "2"], []) if asked != ["final"] else ([],):
+            report = project.replay("train.py", *asked, *words)
+            assert (report["verified"], report["causes"]) == ("exact", []), (asked, words, report)
+            for name in asked:
+                expected = [row for row in live[name] if not words or row[1] == 2]
+                assert expected or name == "step_loss"
+                assert replayed(report, name) == expected, (name, words)
