@@ -9,6 +9,7 @@ import click
 
 from flor_keras import reading
 from flor_keras.cli import text
+from flor_keras.cli.bisecting import bisected
 from flor_keras.cli.logs import print_rows, table_rows
 from flor_keras.cli.plans import ASK_ABOVE_SECS, is_terminal, print_plan, progress
 from flor_keras.records import Verdict
@@ -35,6 +36,9 @@ _LISTED = 8
 )
 @click.option(
     "--metric", "metrics", multiple=True, metavar='NAME="EXPR"', help='Such as auc="keras.metrics.AUC()", logged as val_auc.'
+)
+@click.option(
+    "--bisect", "expression", metavar="EXPR", help="Find where EXPR over the names first holds, such as num_not_finite>0."
 )
 @click.option("--run", "run", metavar="REF", help="The run to replay. [the newest of SCRIPT]")
 @click.option("--epochs", metavar="LIST", help="Epochs from 0, such as 0,3,10:20:2. [all]")
@@ -83,6 +87,7 @@ def replay(
     names: tuple[str, ...],
     is_dry: bool,
     workers: str,
+    expression: str | None,
     is_sure: bool,
     patience_secs: float,
     store: str | None,
@@ -93,6 +98,9 @@ def replay(
 
     The program runs again in replay mode: nothing is trained, and what it writes goes to a scratch folder. The
     values join the run. Arguments after -- go to the script in place of the recorded ones.
+
+    With --bisect epochs are visited one at a time, halving what is left, then the steps of the epoch that is found. EXPR is
+    supposed to stay true from where it first is.
 
     Ctrl-C stops it; what it had computed stays, and the same command computes the rest.
 
@@ -108,6 +116,8 @@ def replay(
     if is_dry:
         print(text.to_strict_json(_prospect_json(prospect))) if is_json else print_plan(prospect)
         return DONE
+    if expression is not None:
+        return bisected(plan, expression, patience_secs, is_json)
     if is_json:
         outcome = carry_out(plan, lambda event: None, patience_secs, prospect.num_workers)
         print(text.to_strict_json(_as_json(outcome)))

@@ -19,6 +19,7 @@ class Probe(keras.callbacks.Callback):
     """
 
     name = ""
+    is_of_steps = False  # a replay that makes steps again asks after each of them instead
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
@@ -30,7 +31,13 @@ class Probe(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Log the value."""
-        session.log(self.name, self.value(logs or {}))
+        if not self.is_of_steps:
+            session.log(self.name, self.value(logs or {}))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Log the value, where steps are looked at."""
+        if self.is_of_steps:
+            session.log(self.name, self.value(logs or {}))
 
 
 class DataProbe(Probe):

@@ -77,6 +77,12 @@ def _metric(spec: str) -> dict[str, Any]:
     }
 
 
+def can_look_at_steps(probes: Iterable[dict[str, Any]], names: Iterable[str]) -> bool:
+    """Whether all names are of probes that can be computed after each step, too."""
+    able = {p["name"] for p in probes if p["kind"] == "file" or (p["kind"] == "built_in" and not p["is_in_graph"])}
+    return set(names) <= able
+
+
 def make_probes(asked: Iterable[dict[str, Any]], validation_data: Any, is_redone: bool) -> list[Any]:
     """Return the callbacks that compute asked probes on the state a replay restores.
 
@@ -101,7 +107,9 @@ def _make(probe: dict[str, Any], validation_data: Any, is_redone: bool) -> Any:
 
     known = BUILT_IN[probe["name"]]
     cls = getattr(package, known.class_name)
-    return cls(validation_data) if known.needs_batches else cls()
+    made = cls(validation_data) if known.needs_batches else cls()
+    made.is_of_steps = is_redone
+    return made
 
 
 def _evaluated(expression: str) -> Any:

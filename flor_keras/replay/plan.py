@@ -151,7 +151,7 @@ def make_plan(store: Store, request: Request) -> Plan:
 
 def _probe_level(probe: Mapping[str, Any], request: Request) -> Level:
     own = Level(probe["level"])
-    if request.level is None or probe["kind"] != "file":
+    if request.level is None or probe["kind"] == "metric" or probe["is_in_graph"]:
         return own
     if request.level not in (Level.EPOCH, Level.STEP):
         raise UsageError(f"A probe is called at the level epoch or step, not {request.level}. Give one of these as --level.")

@@ -126,3 +126,48 @@ def test_what_is_no_probe_is_refused(twins, words, message):
 def test_the_plan_has_the_probes(twins):
     plan = json.loads(twins.flor("replay", "train.py", "--probe", "gradient_norm", "--dry-run", "--json").stdout)
     assert (plan["names"], plan["level"], plan["is_in_graph"]) == (["gradient_norm"], "step", True)
+
+
+CUSTOM = """
+    import flor_keras as flor
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(5)
+    x = np.random.rand(96, 6).astype("float32")
+    y = x.sum(1, keepdims=True)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(12, activation="relu"), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96, seed=1).batch(32)
+
+    @tf.function
+    def train_step(inputs, target):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(inputs, training=True) - target) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        LIVE
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    mean = keras.metrics.Mean()
+    with flor.checkpointing(model=model, optimizer=optimizer, mean=mean):
+        for epoch in flor.loop("epoch", range(3)):
+            mean.reset_state()
+            for inputs, target in flor.loop("step", dataset):
+                mean.update_state(train_step(inputs, target))
+            flor.log("loss", float(mean.result()))
+"""
+
+
+def test_a_gradient_norm_of_a_loop_of_the_programs_own_equals_the_live_one(project):
+    live = 'flor.log("gradient_norm", tf.linalg.global_norm(gradients))'
+    project.write("train.py", CUSTOM.replace("LIVE", live))
+    project.succeed("train.py")
+    project.write("train.py", CUSTOM.replace("LIVE", "pass"))
+    project.succeed("train.py")
+    told = project.replay("train.py", "--probe", "gradient_norm", "--workers", "2")
+    assert told["verified"] == "exact"
+    assert values(project.latest(), "gradient_norm") == values(project.latest("latest~1"), "gradient_norm")
+    assert len(values(project.latest(), "gradient_norm")) == 9
