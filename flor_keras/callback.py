@@ -9,6 +9,7 @@ import keras
 
 from flor_keras import keras_internals, session
 from flor_keras.errors import UsageError
+from flor_keras.export import FORMATS
 
 DEFAULT_OVERHEAD = 1 / 15
 
@@ -26,6 +27,9 @@ class FlorKeras(keras.callbacks.Callback):
       overhead: the share of training time recording may cost; more than that is told at the end of `fit`.
       resume: a run to go on with instead of beginning a new one: its id, its name or "latest". `flor-keras resume`
         does this without a change to the program, and puts the program's random states back too.
+      export: write models while training goes on, in this format (see `flor-keras export`). They lie in the run's
+        folder, SavedModels as versions that TensorFlow Serving reads: version N is the model after N epochs.
+      export_every: export after every so-many-th epoch.
 
     Raises:
       StoreError: the store cannot be written; raised when `fit` begins, before its first epoch.
@@ -37,12 +41,20 @@ class FlorKeras(keras.callbacks.Callback):
         name: str | None = None,
         overhead: float = DEFAULT_OVERHEAD,
         resume: str | None = None,
+        export: str | None = None,
+        export_every: int = 1,
     ) -> None:
         super().__init__()
         if not 0 < overhead <= 1:
             raise UsageError(
                 f"overhead is {overhead}; expected a share of training time between 0 and 1, such as 1/15."
             )
+        if export is not None and export not in FORMATS:
+            raise UsageError(f"export is {export!r}; expected one of {', '.join(FORMATS)}.")
+        if export_every < 1:
+            raise UsageError(f"export_every is {export_every}; expected a number of epochs, 1 or more.")
+        self.export = export
+        self.export_every = export_every
         self.store = store
         self.name = name
         self.overhead = overhead
@@ -75,10 +87,13 @@ class FlorKeras(keras.callbacks.Callback):
             self.loop = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlorKeras:
-        return FlorKeras(self.store, self.name, self.overhead, self.resume)
+        return FlorKeras(*self._arguments())
 
     def __reduce__(self) -> Any:
-        return FlorKeras, (self.store, self.name, self.overhead, self.resume)
+        return FlorKeras, self._arguments()
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.store, self.name, self.overhead, self.resume, self.export, self.export_every
 
 
 def flattened(callbacks: Any) -> list[Any]:

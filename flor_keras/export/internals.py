@@ -105,8 +105,10 @@ def _owners(tensors: dict[Any, dict[str, Any]]) -> list[tuple[str, Any, Any]]:
 
 
 def value_of(given: Any) -> Any:
-    """Return the tensor of a key of a bundle; TensorFlow gives it at once, or as a call that reads it."""
-    return given() if callable(given) else given
+    """Return the tensor of a key of a bundle; TensorFlow gives it at once, or as something that reads it."""
+    from tensorflow.python.training.saving.saveable_object import SaveSpec
+
+    return given.tensor if isinstance(given, SaveSpec) else given
 
 
 def config_of(model: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.export import graph
 from flor_keras.export.kept import Graph
@@ -17,7 +18,7 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
     import h5py
 
     wanted = found.names("weights.h5")
-    values = {name: tensor.numpy() for name, tensor in bundle.load(checkpoint, wanted.__contains__).items()}
+    values = {n: keras_internals.memory_of(t) for n, t in bundle.load(checkpoint, wanted.__contains__).items()}
     with h5py.File(out, "w") as file:
         for group in found.groups:
             _write_group(file, group, values)

@@ -55,6 +55,7 @@ class FitLoop:
         self._began = time.perf_counter()
         self._cost_before = 0.0
         self.overhead = 1 / 15
+        self.is_exporting = False
         self._lost: list[str] = []
         self._changes: bool | None = None  # whether callbacks may change the model at the end of an epoch
         self.past: Past | None = None
@@ -169,7 +170,10 @@ class FitLoop:
             is_last = self._num_epochs is not None and epoch + 1 >= self._num_epochs
             goes_on = not is_last and not self._model.stop_training
             self._take(Kind.EPOCH_END, {"logs": dict(logs)}, goes_on)
-        self.keep_model(self.overhead * (time.perf_counter() - self._began) - self._cost_secs())
+        has_room = self.overhead * (time.perf_counter() - self._began) - self._cost_secs()
+        self.keep_model(float("inf") if self.is_exporting else has_room)
+        if self.is_exporting:
+            self._recorder.exports.release(self.loop, epoch)
 
     def end(self, history: Any, overhead: float) -> None:
         """`fit` has returned; what its last callbacks did to the model is done."""
@@ -179,6 +183,8 @@ class FitLoop:
             self._take(Kind.AFTER, {"history": described}, goes_on=False)
             self.keep_model(float("inf"))
             self._recorder.checkpoints.finish()
+            if self.is_exporting:
+                self._recorder.exports.finish()
             run, loop, now = self._recorder.run, self.loop, time.time()
             self._recorder.journal.post(lambda store: store.finish_loop(run, loop, described, now))
             self._recorder.move(Position(self.loop))
@@ -257,6 +263,9 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
     loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
     loop.overhead = flor.overhead
+    if flor.export is not None:
+        loop.is_exporting = True
+        recorder.exports.want(loop.loop, flor.export, flor.export_every)
     loop.past = recorder.past
     last = None if loop.past is None else loop.past.last(loop.loop)
     own = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]

@@ -58,6 +58,7 @@ class Recorder:
         self._error: str | None = None
         self._checkpoints: Any = None
         self._models: Any = None
+        self._exports: Any = None
         self.main_loop: Any = None
         self.objects: dict[str, Any] = {}
         self.position = Position()
@@ -181,6 +182,15 @@ class Recorder:
             self._models = Models(self.store, self.run, self.note)
         return self._models
 
+    @property
+    def exports(self) -> Any:
+        """The models that are written while training goes on."""
+        if self._exports is None:
+            from flor_keras.recording.exports import Exports
+
+            self._exports = Exports(self.store, self.run, self.report)
+        return self._exports
+
     @contextlib.contextmanager
     def shielded(self, doing: str) -> Iterator[None]:
         """Keep our failures from the program: told once, kept with the run."""
@@ -233,6 +243,8 @@ class Recorder:
         if self._checkpoints is not None:
             with self.shielded("Finishing the checkpoints"):
                 self._checkpoints.close()
+        if self._exports is not None:
+            self._exports.finish()
         self.journal.post(lambda store: store.finish_run(self.run, self._status, self._error))
         self.journal.close()
 
@@ -246,6 +258,8 @@ class Recorder:
 
     def _add_checkpoint(self, row: Any) -> None:
         self.journal.post(lambda store: store.add_checkpoint(row))
+        if self._exports is not None:
+            self._exports.consider(row)
         if row.error:
             self.report(f"A checkpoint could not be written: {row.error} (loop {row.loop}, epoch {row.epoch})")
 

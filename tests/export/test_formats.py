@@ -166,3 +166,30 @@ def test_what_loading_a_keras_archive_needs_is_told(exported, kind):
     needs = exported(kind).told["keras"].get("needs")
     assert NEEDS.get(kind, "") in (needs or "")
     assert (needs is None) == (kind not in NEEDS)
+
+
+ROWS = {
+    "sequential": "sequential",
+    "unbuilt_sequential": "sequential, built by its data",
+    "functional": "functional",
+    "subclassed": "subclassed, layers in dicts or nested lists",
+    "multi": "several inputs and outputs",
+    "string_lookup": "StringLookup",
+    "text_vectorization": "TextVectorization",
+    "normalization": "Normalization",
+    "rnn": "recurrent",
+    "mixed_precision": "mixed precision",
+    "lora": "LoRA",
+    "lambda": "Lambda",
+    "dynamic": "decides in Python (`run_eagerly`)",
+    "own_saving": "a layer with `save_own_variables` of its own",
+    "no_config": "`get_config` raises",
+}
+
+
+def test_the_table_of_the_documentation_says_of_each_cell_what_these_tests_show():
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    table = {cells[0]: cells[1:] for line in page.splitlines() if (cells := [c.strip() for c in line.strip("|").split("|")])[1:]}
+    for kind in KINDS:
+        for form, cell in zip(("saved_model", "keras", "weights.h5", "checkpoint"), table[ROWS[kind]], strict=True):
+            assert cell.startswith("no: " if (kind, form) in REASONS else "works"), (kind, form, cell)

@@ -138,3 +138,41 @@ def test_nothing_is_left_behind_by_a_graph_that_could_not_be_written(project, tm
     project.succeed(project.write("train.py", text))
     assert any(message.startswith("Keeping the graph of the model failed") for message in messages(project))
     assert not list(Path(layout.model_folder(project.store, project.latest().id)).glob("*"))
+
+
+EXPORTING = """
+import os, sys
+import keras, numpy as np, tensorflow as tf
+from flor_keras import reading
+run = reading.run()
+folder = run.store / "runs" / run.id / "export" / "0"
+print(*sorted(path.name for path in folder.iterdir()))
+x = np.random.default_rng(1).random((24, 6), np.float32)
+for epoch in (1, 2) if "saved_model" in sys.argv else ():
+    path = folder / str(epoch + 1)
+    if path.is_dir():
+        loaded = tf.saved_model.load(str(path))
+        assert np.array_equal(loaded.serve(x).numpy(), np.load(f"live-{epoch}.npz")["arr_0"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("export='saved_model'", "1 2 3"),
+        ("export='saved_model', export_every=2", "2"),
+        ("export='keras'", "epoch-0.keras epoch-1.keras epoch-2.keras"),
+    ],
+)
+def test_models_are_written_while_training_goes_on(project, arguments, expected):
+    text = program("sequential").replace("flor.FlorKeras()", f"flor.FlorKeras({arguments})")
+    project.succeed(project.write("train.py", text))
+    ended = project.succeed(project.write("look.py", EXPORTING), *(["saved_model"] if "saved" in arguments else []))
+    assert ended.stdout.split("\n")[0] == expected
+
+
+def test_a_model_that_cannot_be_exported_while_training_does_not_end_training(project):
+    text = program("dynamic").replace("flor.FlorKeras()", "flor.FlorKeras(export='saved_model')")
+    ended = project.succeed(project.write("train.py", text))
+    assert ended.stderr.count("Exporting a model failed") == 1
+    assert len(project.latest().checkpoints) == 5
