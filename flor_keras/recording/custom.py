@@ -106,6 +106,10 @@ class CustomLoop(MainLoop):
             self._take(Kind.EPOCH_END, {"is_whole": True})
         self.move(Position(self.loop))
         self._take(Kind.AFTER, {"is_left_early": not self.is_exhausted})
+        with self._recorder.shielded("Keeping the graph of the model"):
+            roots = self.state.native
+            state = self._recorder.checkpoints.state(roots)
+            self._recorder.models.keep(self.loop, roots, state, float("inf"))
         with self._recorder.shielded("Finishing a loop"):
             self._recorder.checkpoints.finish()
         run, loop, now = self._recorder.run, self.loop, time.time()

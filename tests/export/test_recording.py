@@ -176,3 +176,39 @@ def test_a_model_that_cannot_be_exported_while_training_does_not_end_training(pr
     ended = project.succeed(project.write("train.py", text))
     assert ended.stderr.count("Exporting a model failed") == 1
     assert len(project.latest().checkpoints) == 5
+
+
+CUSTOM = """
+import keras, numpy as np, tensorflow as tf
+from keras import layers
+import flor_keras as flor
+
+keras.utils.set_random_seed(1)
+x, y = np.random.rand(32, 6).astype("float32"), np.random.rand(32, 2).astype("float32")
+net = keras.Sequential([keras.Input((6,)), layers.Dense(8), layers.Dense(2)])
+optimizer = keras.optimizers.Adam()
+with flor.checkpointing(net=net, optimizer=optimizer):
+    for epoch in flor.loop("epoch", range(3)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((net(x) - y) ** 2)
+        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+np.savez("live.npz", net(x))
+"""
+
+
+def test_the_model_of_a_custom_loop_is_exported_too(project):
+    project.succeed(project.write("train.py", CUSTOM))
+    project.succeed(
+        project.write(
+            "check.py",
+            """
+            import flor_keras as flor, tensorflow as tf, numpy as np, keras
+            keras.utils.set_random_seed(1)
+            x = np.random.rand(32, 6).astype("float32")
+            checkpoint = flor.run().checkpoints[-1]
+            checkpoint.export("out")
+            loaded = tf.saved_model.load("out")
+            assert np.array_equal(loaded.serve(x).numpy(), np.load("live.npz")["arr_0"])
+            """,
+        )
+    )
