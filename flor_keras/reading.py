@@ -6,7 +6,7 @@ Every call opens the store anew and closes it, so a `Run` may be kept, pickled a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -142,6 +142,35 @@ class Run:
             UsageError: the run has no such name.
         """
         return _frame(table(self.store, [self.id], names), [self.id])
+
+
+    def replay(self, model: Any, probe: Callable[[Any], Any], epochs: str | None = None) -> pd.DataFrame:
+        """Return what `probe` gives for `model` in the state it had at the end of each epoch: no program, no training.
+
+        The model is left in the state of the last epoch looked at. Nothing is added to the run.
+
+        Args:
+            model: built as the run built it.
+            probe: called with the model, such as `flor_keras.probes.weight_norm`.
+            epochs: which, as in `flor-keras replay --epochs`; all if not given.
+
+        Raises:
+            StateError: the model is not the one of the run.
+            UsageError: the run has no such epoch.
+        """
+        import pandas as pd
+
+        from flor_keras.replay.epochs import parse_epochs
+
+        ends = [checkpoint for checkpoint in self.checkpoints if checkpoint.kind is Kind.EPOCH_END]
+        asked = set(parse_epochs(epochs, sorted({end.epoch for end in ends})))
+        name = getattr(probe, "__name__", "value")
+        rows = []
+        for end in ends:
+            if end.epoch in asked:
+                end.restore(model)
+                rows.append({"loop": end.loop, "epoch": end.epoch, name: probe(model)})
+        return pd.DataFrame(rows, columns=["loop", "epoch", name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
@@ -31,7 +32,8 @@ def bisected(plan: Plan, expression: str, patience_secs: float, is_json: bool) -
     seconds = time.monotonic() - began
     loop, epoch, step = found.position or (None, None, None)
     if is_json:
-        told = {"run": plan.run, "expression": expression, "loop": loop, "epoch": epoch, "step": step, "values": found.values}
+        place = {"loop": loop, "epoch": epoch, "step": step}
+        told: dict[str, Any] = {"run": plan.run, "expression": expression, **place, "values": found.values}
         told |= {"num_visits": found.num_visits, "verified": found.verdict.value, "seconds": round(seconds, 3)}
         print(text.to_strict_json(told))
     else:

@@ -34,7 +34,7 @@ def class_accuracy(model: Any, batches: Batches) -> Array:
     """Return the share of each true class that was recognised: float64, shape (classes,); NaN for a class without samples."""
     matrix = confusion_matrix(model, batches)
     totals = matrix.sum(axis=1)
-    return np.where(totals > 0, np.diag(matrix) / np.maximum(totals, 1), np.nan)
+    return np.asarray(np.where(totals > 0, np.diag(matrix) / np.maximum(totals, 1), np.nan))
 
 
 def sample_loss(model: Any, batches: Batches) -> Array:
