@@ -17,12 +17,22 @@ from flor_keras.cli.export import choose
 @click.command()
 @click.argument("ref", metavar="RUN")
 @click.option("--data", required=True, metavar="FILE", help="FILE.npz, FILE.csv or FILE.py:NAME.")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A name, or 'keras.metrics.AUC()'. [those compiled]")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="A name, or 'keras.metrics.AUC()'. [those compiled]",
+)
 @click.option("--epochs", metavar="N[,M:K]", default=":", help="Which epochs, counted from 0. [all]")
-@click.option("--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]")
+@click.option(
+    "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
+)
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--target", metavar="NAME", help="The column of a CSV file that is y. [the last]")
-@click.option("--prefix", metavar="TEXT", help="Put before the names of the results. [eval_, the name of the file, _]")
+@click.option(
+    "--prefix", metavar="TEXT", help="Put before the names of the results. [eval_, the name of the file, _]"
+)
 @text.store_option
 @text.json_option
 def evaluate(ref: str, data: str, store: str | None, is_json: bool, **options: Any) -> None:
@@ -52,7 +62,11 @@ def evaluate(ref: str, data: str, store: str | None, is_json: bool, **options: A
     answer = evaluate(Question(run, checkpoints, x, y, weights, metrics, options["batch_size"], prefix, data))
     if is_json:
         described = {"run": run.id, "replay": answer.replay, "values": answer.rows}
-        click.echo(text.to_strict_json({**described, "equal_to_recorded": answer.equal_to_recorded, "notes": answer.notes}))
+        click.echo(
+            text.to_strict_json(
+                {**described, "equal_to_recorded": answer.equal_to_recorded, "notes": answer.notes}
+            )
+        )
         return
     headings = list(answer.rows[0])
     text.print_columns(headings, [[text.brief(row.get(name)) for name in headings] for row in answer.rows])

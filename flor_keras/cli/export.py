@@ -18,15 +18,27 @@ from flor_keras.records import Kind
 @click.command()
 @click.argument("ref", metavar="RUN")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--epoch", "epochs", metavar="N[,M:K]", help="Which epochs, counted from 0; 3:6 is 3, 4 and 5. [the last]")
+@click.option(
+    "--epoch", "epochs", metavar="N[,M:K]", help="Which epochs, counted from 0; 3:6 is 3, 4 and 5. [the last]"
+)
 @click.option("--best", metavar="NAME[:min|max]", help="The epoch with the best recorded value of NAME.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="saved_model", show_default=True)
-@click.option("--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]")
+@click.option(
+    "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @text.store_option
 @text.json_option
 def export(
-    ref: str, out: Path, epochs: str | None, best: str | None, form: str, loop: int | None, overwrite: bool, store: str | None, is_json: bool
+    ref: str,
+    out: Path,
+    epochs: str | None,
+    best: str | None,
+    form: str,
+    loop: int | None,
+    overwrite: bool,
+    store: str | None,
+    is_json: bool,
 ) -> None:
     """Write the model of RUN as it was at the end of an epoch. The program is not needed.
 
@@ -39,12 +51,16 @@ def export(
     run = reading.run(ref, store)
     chosen = choose(run, loop, epochs, best)
     paths = [out] if len(chosen) == 1 else [out / name for name in _names(chosen, form)]
-    rows = [_written(checkpoint, path, form, overwrite) for checkpoint, path in zip(chosen, paths, strict=True)]
+    rows = [
+        _written(checkpoint, path, form, overwrite) for checkpoint, path in zip(chosen, paths, strict=True)
+    ]
     if is_json:
         text.print_json_rows(rows)
         return
     for row in rows:
-        click.echo(f"epoch {row['epoch']} of loop {row['loop']}: {row['path']} ({text.size(row['num_bytes'])})")
+        click.echo(
+            f"epoch {row['epoch']} of loop {row['loop']}: {row['path']} ({text.size(row['num_bytes'])})"
+        )
     for need in dict.fromkeys(row["needs"] for row in rows if row["needs"]):
         click.echo(need)
 
@@ -69,7 +85,9 @@ def _written(checkpoint: reading.Checkpoint, path: Path, form: str, is_replacing
     }
 
 
-def choose(run: reading.Run, loop: int | None, epochs: str | None, best: str | None) -> list[reading.Checkpoint]:
+def choose(
+    run: reading.Run, loop: int | None, epochs: str | None, best: str | None
+) -> list[reading.Checkpoint]:
     """Return the checkpoints at the ends of the epochs asked for, in order; the last one of all by default.
 
     Raises:
@@ -80,7 +98,9 @@ def choose(run: reading.Run, loop: int | None, epochs: str | None, best: str | N
     ends = [at for at in run.checkpoints if at.kind is Kind.EPOCH_END and loop in (None, at.loop)]
     if not ends:
         where = f"loop {loop} of run {run.id}" if loop is not None else f"run {run.id}"
-        raise UsageError(f"There is no checkpoint of the end of an epoch in {where}. flor-keras show {run.id} lists what there is.")
+        raise UsageError(
+            f"There is no checkpoint of the end of an epoch in {where}. flor-keras show {run.id} lists what there is."
+        )
     if best is not None:
         return [_best(run, ends, best, loop)]
     if epochs is None:
@@ -140,7 +160,9 @@ def _is_larger_better(name: str) -> bool:
     return any(word in name for word in ("acc", "auc", "f1", "fmeasure", "precision", "recall", "iou"))
 
 
-def _best(run: reading.Run, ends: list[reading.Checkpoint], best: str, loop: int | None) -> reading.Checkpoint:
+def _best(
+    run: reading.Run, ends: list[reading.Checkpoint], best: str, loop: int | None
+) -> reading.Checkpoint:
     values, is_max = best_epochs(run, best)
     at = {(end.loop, end.epoch): end for end in ends}
     ranked = [(value, key) for key, value in values.items() if value == value and loop in (None, key[0])]
@@ -148,5 +170,7 @@ def _best(run: reading.Run, ends: list[reading.Checkpoint], best: str, loop: int
         raise UsageError(f"Run {run.id} has no value of {best.partition(':')[0]!r} at the end of an epoch.")
     value, key = (max if is_max else min)(ranked, key=lambda item: item[0])
     if key not in at:
-        raise UsageError(f"The best {best} of run {run.id} is that of epoch {key[1]} ({value:g}), which has no checkpoint.")
+        raise UsageError(
+            f"The best {best} of run {run.id} is that of epoch {key[1]} ({value:g}), which has no checkpoint."
+        )
     return at[key]

@@ -33,12 +33,21 @@ def parse_size(given: str) -> int:
 @click.option("--last", type=click.IntRange(min=0), help="Keep the newest so many epochs of each loop.")
 @click.option("--every", type=click.IntRange(min=1), help="Keep every so-many-th epoch, counted from 0.")
 @click.option("--best", metavar="NAME[:min|max]", help="Keep the epoch with the best recorded value of NAME.")
-@click.option("--max-bytes", "size", metavar="SIZE", help="Keep at most SIZE, such as 2GB; the oldest epochs go first.")
+@click.option(
+    "--max-bytes", "size", metavar="SIZE", help="Keep at most SIZE, such as 2GB; the oldest epochs go first."
+)
 @click.option("--yes", is_flag=True, help="Do it. Without this it only says what it would do.")
 @text.store_option
 @text.json_option
 def prune(
-    ref: str, last: int | None, every: int | None, best: str | None, size: str | None, yes: bool, store: str | None, is_json: bool
+    ref: str,
+    last: int | None,
+    every: int | None,
+    best: str | None,
+    size: str | None,
+    yes: bool,
+    store: str | None,
+    is_json: bool,
 ) -> None:
     """Remove checkpoints of RUN, keeping what any of the rules keeps. Logged values stay.
 
@@ -50,15 +59,21 @@ def prune(
     from flor_keras.keeping import prune as pruning
 
     if last is None and every is None and best is None and size is None:
-        raise UsageError("Nothing says which checkpoints to keep. Give --last N, --every K, --best NAME or --max-bytes SIZE.")
+        raise UsageError(
+            "Nothing says which checkpoints to keep. Give --last N, --every K, --best NAME or --max-bytes SIZE."
+        )
     location = _located(store)
     run = reading.run(ref, str(location))
-    policy = pruning.Policy(last, every, best_epochs(run, best) if best else None, parse_size(size) if size else None)
+    policy = pruning.Policy(
+        last, every, best_epochs(run, best) if best else None, parse_size(size) if size else None
+    )
     plan = pruning.plan_prune(location, run.id, policy)
     if yes:
         pruning.prune(location, plan)
     if is_json:
-        lists = {name: [_place(row) for row in getattr(plan, name)] for name in ("removed", "kept", "referred")}
+        lists = {
+            name: [_place(row) for row in getattr(plan, name)] for name in ("removed", "kept", "referred")
+        }
         sizes = {"freed_bytes": plan.freed_bytes, "kept_bytes": plan.kept_bytes}
         click.echo(text.to_strict_json({"run": run.id, "is_done": yes, **lists, **sizes}))
         return
@@ -102,7 +117,9 @@ def verify(refs: tuple[str, ...], store: str | None, is_json: bool) -> int:
     for path in report.leftovers:
         click.echo(f"belongs to nothing: {path}")
     counted = f"{report.num_runs} runs, {report.num_checkpoints} checkpoints, {report.num_tensors} tensors, {report.num_graphs} graphs"
-    click.echo(f"{'Damaged' if report.problems else 'Whole'}: {counted}, {text.size(report.num_bytes)} checked.")
+    click.echo(
+        f"{'Damaged' if report.problems else 'Whole'}: {counted}, {text.size(report.num_bytes)} checked."
+    )
     return 1 if report.problems else 0
 
 
@@ -124,7 +141,10 @@ def du(refs: tuple[str, ...], store: str | None, is_json: bool) -> None:
         text.print_json_rows({key: getattr(at, key) for key in keys} for at in found)
         return
     sizes = ("num_bytes", "checkpoint_bytes", "model_bytes", "other_bytes")
-    rows = [[at.run, at.name or "-", str(at.num_checkpoints), *(text.size(getattr(at, key)) for key in sizes)] for at in found]
+    rows = [
+        [at.run, at.name or "-", str(at.num_checkpoints), *(text.size(getattr(at, key)) for key in sizes)]
+        for at in found
+    ]
     text.print_columns(("RUN", "NAME", "CHECKPOINTS", "SIZE", "CHECKPOINTS'", "MODEL", "OTHER"), rows)
     total = sum(at.num_bytes for at in found)
     click.echo(f"{text.size(total)} in all, and the database {text.size(database_bytes(location))}.")

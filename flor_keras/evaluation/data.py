@@ -34,7 +34,9 @@ def read_data(text: str, target: str | None = None) -> tuple[Any, Any, Any]:
         return _of_npz(Path(path))
     if path.endswith(".csv"):
         return _of_csv(Path(path), target)
-    raise UsageError(f"{path} is of no kind that is read here. Give --data FILE.npz, FILE.csv or FILE.py:NAME.")
+    raise UsageError(
+        f"{path} is of no kind that is read here. Give --data FILE.npz, FILE.csv or FILE.py:NAME."
+    )
 
 
 def _of_npz(path: Path) -> tuple[Any, Any, Any]:
@@ -42,17 +44,23 @@ def _of_npz(path: Path) -> tuple[Any, Any, Any]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}. Expected arrays x and y, saved with np.savez.") from error
+        raise UsageError(
+            f"{path} cannot be read: {error}. Expected arrays x and y, saved with np.savez."
+        ) from error
     unknown = [name for name in arrays if name.partition("/")[0] not in _PARTS]
     if unknown or not any(name.partition("/")[0] == "x" for name in arrays):
-        raise UsageError(f"{path} holds {', '.join(arrays)}; expected x and y (or x/NAME for an input with a name).")
+        raise UsageError(
+            f"{path} holds {', '.join(arrays)}; expected x and y (or x/NAME for an input with a name)."
+        )
     x, y, weights = (_part(arrays, part) for part in _PARTS)
     return x, y, weights
 
 
 def _part(arrays: dict[str, Any], part: str) -> Any:
     """Return an array, a dict of arrays by name, or None."""
-    named = {name.partition("/")[2]: _text(value) for name, value in arrays.items() if name.startswith(f"{part}/")}
+    named = {
+        name.partition("/")[2]: _text(value) for name, value in arrays.items() if name.startswith(f"{part}/")
+    }
     return named or (_text(arrays[part]) if part in arrays else None)
 
 
@@ -70,7 +78,11 @@ def _of_csv(path: Path, target: str | None) -> tuple[Any, Any, Any]:
         raise UsageError(f"{path} has no column {target!r}; it has {', '.join(frame.columns)}.")
     features = frame.drop(columns=target)
     is_numeric = all(kind.kind in "biuf" for kind in features.dtypes)
-    x: Any = features.to_numpy() if is_numeric else {name: features[[name]].to_numpy() for name in features.columns}
+    x: Any = (
+        features.to_numpy()
+        if is_numeric
+        else {name: features[[name]].to_numpy() for name in features.columns}
+    )
     if isinstance(x, dict) and len(x) == 1:
         x = next(iter(x.values()))
     return x, frame[target].to_numpy(), None
@@ -80,7 +92,9 @@ def _of_python(path: Path, name: str) -> tuple[Any, Any, Any]:
     found = runpy.run_path(str(path), run_name="flor_keras_data").get(name)
     found = found() if callable(found) and not hasattr(found, "element_spec") else found
     if found is None:
-        raise UsageError(f"{path} defines no {name}. Expected a tf.data.Dataset, a tuple of arrays, or a function.")
+        raise UsageError(
+            f"{path} defines no {name}. Expected a tf.data.Dataset, a tuple of arrays, or a function."
+        )
     if isinstance(found, tuple) and len(found) in (2, 3):
         return found[0], found[1], found[2] if len(found) == 3 else None
     return found, None, None

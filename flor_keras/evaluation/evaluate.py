@@ -72,17 +72,31 @@ def evaluate(question: Question) -> Answer:
     names = list(dict.fromkeys(question.prefix + name for _, found in results for name in found))
     _check_free(run, names)
     answer.equal_to_recorded = _equal_to_recorded(run, results)
-    verdict = Verdict.EXACT if results and set(results[0][1]) == set(answer.equal_to_recorded) else Verdict.UNCHECKED
+    verdict = (
+        Verdict.EXACT
+        if results and set(results[0][1]) == set(answer.equal_to_recorded)
+        else Verdict.UNCHECKED
+    )
     entries = [
-        Entry(question.prefix + name, value, Position(at.loop, at.epoch)) for at, found in results for name, value in found.items()
+        Entry(question.prefix + name, value, Position(at.loop, at.epoch))
+        for at, found in results
+        for name, value in found.items()
     ]
     report = {"equal_to_recorded": answer.equal_to_recorded, "notes": answer.notes}
     with Store.open(run.store, create=True) as store:
-        answer.replay = store.begin_replay(run.id, LEVEL, names, epochs, {"level": LEVEL, "data": question.source})
+        answer.replay = store.begin_replay(
+            run.id, LEVEL, names, epochs, {"level": LEVEL, "data": question.source}
+        )
         store.add_entries(run.id, entries, answer.replay, verdict)
-        store.finish_replay(answer.replay, Status.FINISHED, time.perf_counter() - began, verdict, None, report)
+        store.finish_replay(
+            answer.replay, Status.FINISHED, time.perf_counter() - began, verdict, None, report
+        )
     answer.rows = [
-        {"loop": at.loop, "epoch": at.epoch, **{question.prefix + name: value for name, value in found.items()}}
+        {
+            "loop": at.loop,
+            "epoch": at.epoch,
+            **{question.prefix + name: value for name, value in found.items()},
+        }
         for at, found in results
     ]
     return answer
@@ -94,7 +108,9 @@ def _check_free(run: reading.Run, names: list[str]) -> None:
         counts = store.name_counts(run.id)
     taken = [name for name in names if counts.get(name, (0, 0))[0]]
     if taken:
-        raise UsageError(f"Run {run.id} has recorded values under {taken[0]}. Choose other names with --prefix.")
+        raise UsageError(
+            f"Run {run.id} has recorded values under {taken[0]}. Choose other names with --prefix."
+        )
 
 
 def _results(question: Question, answer: Answer) -> Iterator[tuple[reading.Checkpoint, dict[str, float]]]:
@@ -113,7 +129,11 @@ def _results(question: Question, answer: Answer) -> Iterator[tuple[reading.Check
 
 def _evaluated(model: Any, question: Question) -> dict[str, float]:
     is_array = question.y is not None
-    arrays = {"y": question.y, "sample_weight": question.sample_weight, "batch_size": question.batch_size} if is_array else {}
+    arrays = (
+        {"y": question.y, "sample_weight": question.sample_weight, "batch_size": question.batch_size}
+        if is_array
+        else {}
+    )
     try:
         found = model.evaluate(question.x, **arrays, verbose=0, return_dict=True)
     except (ValueError, TypeError, KeyError) as error:
@@ -130,11 +150,20 @@ def _compile(model: Any, graph: Graph, metrics: list[Any], answer: Answer) -> No
     if loss is None:
         answer.notes.append("The loss of the model is not one of Keras; only metrics are computed.")
     elif graph.described.get("has_own_losses"):
-        answer.notes.append("The loss is without the model's own part (regularizers, add_loss), which is not in its graph.")
+        answer.notes.append(
+            "The loss is without the model's own part (regularizers, add_loss), which is not in its graph."
+        )
     model.has_loss = loss is not None
-    chosen = {"metrics": metrics} if metrics else {key: recorded.get(key) for key in ("metrics", "weighted_metrics")}
+    chosen = (
+        {"metrics": metrics}
+        if metrics
+        else {key: recorded.get(key) for key in ("metrics", "weighted_metrics")}
+    )
     model.compile(
-        loss=loss, loss_weights=recorded.get("loss_weights"), jit_compile=graph.described["jit_compile"], **chosen
+        loss=loss,
+        loss_weights=recorded.get("loss_weights"),
+        jit_compile=graph.described["jit_compile"],
+        **chosen,
     )
 
 
@@ -152,7 +181,9 @@ def compiled_parts(graph: Graph) -> dict[str, Any]:
     return found
 
 
-def _equal_to_recorded(run: reading.Run, results: list[tuple[reading.Checkpoint, dict[str, float]]]) -> list[str]:
+def _equal_to_recorded(
+    run: reading.Run, results: list[tuple[reading.Checkpoint, dict[str, float]]]
+) -> list[str]:
     """Return the results that equal, in every epoch and to the last bit, what `fit` recorded under `val_` and the name."""
     equal = []
     for name in results[0][1] if results else ():

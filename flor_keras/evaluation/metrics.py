@@ -64,7 +64,11 @@ def _member(node: ast.Attribute, text: str) -> Any:
         and home.value.id == "keras"
         and not node.attr.startswith("_")
     )
-    found = getattr(getattr(keras, home.attr), node.attr, None) if is_known and isinstance(home, ast.Attribute) else None
+    found = (
+        getattr(getattr(keras, home.attr), node.attr, None)
+        if is_known and isinstance(home, ast.Attribute)
+        else None
+    )
     if not callable(found) or node.attr in ("deserialize", "get"):
         raise _refused(text, f"there is no {ast.unparse(node)} in keras.metrics or keras.losses")
     return found

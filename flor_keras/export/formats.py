@@ -32,10 +32,14 @@ def check_name(out: Path, form: str) -> None:
     if form not in FORMATS:
         raise UsageError(f"There is no format {form!r}. Choose one of: {', '.join(FORMATS)}.")
     if not out.name.endswith(suffix(form)):
-        raise UsageError(f"Keras reads {form} only from a file named *{suffix(form)}; {out.name} is not. Add {suffix(form)}.")
+        raise UsageError(
+            f"Keras reads {form} only from a file named *{suffix(form)}; {out.name} is not. Add {suffix(form)}."
+        )
 
 
-def export(checkpoint: Path, loop: int, model_folder: Path, form: str, out: Path, is_replacing: bool = False) -> str | None:
+def export(
+    checkpoint: Path, loop: int, model_folder: Path, form: str, out: Path, is_replacing: bool = False
+) -> str | None:
     """Write one checkpoint as a model.
 
     Args:
@@ -61,5 +65,7 @@ def export(checkpoint: Path, loop: int, model_folder: Path, form: str, out: Path
     needs = [keras_archive.needed_to_load(found)] if form == "keras" else []
     left_out = found.described.get("left_out") if form in ("keras", "weights.h5") else None
     if left_out:
-        needs.append(f"Keras's format does not keep {', '.join(left_out)}: {form} holds them as the program creates them.")
+        needs.append(
+            f"Keras's format does not keep {', '.join(left_out)}: {form} holds them as the program creates them."
+        )
     return " ".join(filter(None, needs)) or None

@@ -88,15 +88,21 @@ def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) ->
         described["has_own_losses"] = internals.has_own_losses(model)
         temporary.mkdir(parents=True)
         why_not = described["why_not"]
-        _attempt("saved_model", lambda: described.update(_write_saved_model(model, names, temporary)), why_not)
-        _attempt("checkpoint", lambda: described.update(_write_checkpoint_keys(model, names, temporary)), why_not)
+        _attempt(
+            "saved_model", lambda: described.update(_write_saved_model(model, names, temporary)), why_not
+        )
+        _attempt(
+            "checkpoint", lambda: described.update(_write_checkpoint_keys(model, names, temporary)), why_not
+        )
         _attempt("weights.h5", lambda: described.update(groups=_weight_groups(model, names)), why_not)
         _attempt("keras", lambda: _write_config(model, temporary), why_not)
         if "weights.h5" in why_not:
             why_not.setdefault("keras", why_not["weights.h5"])
         described["left_out"] = _left_out(described.get("groups", []), subject)
         described["variables"] = names.used
-        described["files"] = {str(at.relative_to(temporary)): file_hash(at) for at in temporary.rglob("*") if at.is_file()}
+        described["files"] = {
+            str(at.relative_to(temporary)): file_hash(at) for at in temporary.rglob("*") if at.is_file()
+        }
         text = json.dumps(described).encode()
         (temporary / FILE).write_bytes(text)
         (temporary / SIGNATURE).write_text(sign(text), encoding="ascii")
@@ -122,7 +128,9 @@ def _attempt(name: str, write: Callable[[], Any], why_not: dict[str, str]) -> No
     except NotExportable as reason:
         why_not[name] = str(reason)
     except Exception as error:  # noqa: BLE001 - see above
-        why_not[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        why_not[name] = (
+            f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        )
 
 
 class _Names:
@@ -138,7 +146,11 @@ class _Names:
         import keras
 
         native = keras_internals.native_variable(value) if isinstance(value, keras.Variable) else value
-        if native is not None and keras_internals.is_distributed(native) and not keras_internals.is_sync_on_read(native):
+        if (
+            native is not None
+            and keras_internals.is_distributed(native)
+            and not keras_internals.is_sync_on_read(native)
+        ):
             native = native.values[0]
         name = self._names.get(id(native))
         if name is not None:
@@ -161,7 +173,9 @@ def _write_checkpoint_keys(model: Any, names: _Names, folder: Path) -> dict[str,
     own = [v for v in model.variables if id(keras_internals.native_variable(v)) not in training]
     lost = sorted({name for name in map(names.of, own) if name is not None} - set(keys.values()))
     if lost:
-        raise NotExportable(f"tf.train.Checkpoint does not reach {_listed(lost)}, which lie in plain Python containers")
+        raise NotExportable(
+            f"tf.train.Checkpoint does not reach {_listed(lost)}, which lie in plain Python containers"
+        )
     return {"checkpoint_keys": keys}
 
 
@@ -175,7 +189,11 @@ def _write_rest(saved: internals.SavedGraph, names: _Names, prefix: Path) -> dic
     import tensorflow as tf
 
     keys: dict[str, str] = {}
-    rest = {OBJECT_GRAPH_KEY: Content(OBJECT_GRAPH_KEY, "string", (), np.array([saved.object_graph], dtype=object))}
+    rest = {
+        OBJECT_GRAPH_KEY: Content(
+            OBJECT_GRAPH_KEY, "string", (), np.array([saved.object_graph], dtype=object)
+        )
+    }
     for key, owner, given in saved.owners:
         name, table = names.of(owner), names.of_table(owner)
         if name is not None:
@@ -226,7 +244,11 @@ def _left_out(groups: list[dict[str, Any]], subject: Subject) -> list[str]:
     kept = {name for group in groups for place in group["values"].values() for name in _names_in(place)}
     others = internals.state_of_training(subject.model)
     own = f"{subject.root}/"
-    left = [name for name, variable in subject.variables.items() if id(variable) not in others and name.startswith(own)]
+    left = [
+        name
+        for name, variable in subject.variables.items()
+        if id(variable) not in others and name.startswith(own)
+    ]
     return sorted(name for name in left if name not in kept) if groups else []
 
 
@@ -253,7 +275,9 @@ def _place(group: internals.Group, key: str, value: Any, names: _Names) -> Any:
         base = getattr(group.owner, "_kernel", None)
         base = group.owner._embeddings if base is None else base
         parts = [names.of(part) for part in (base, *lora[:2])]
-        kernel, lora_a, lora_b = (keras_internals.native_variable(part).read_value() for part in (base, *lora[:2]))
+        kernel, lora_a, lora_b = (
+            keras_internals.native_variable(part).read_value() for part in (base, *lora[:2])
+        )
         found = merged(kernel, lora_a, lora_b, lora[2])
         if None not in parts and np.array_equal(found, value):
             return {"lora": parts, "scale": lora[2]}
@@ -272,7 +296,11 @@ def merged(kernel: Any, lora_a: Any, lora_b: Any, scale: float) -> Any:
 
 def _write_config(model: Any, folder: Path) -> None:
     config = internals.config_of(model)
-    if not config.get("build_config") and not hasattr(model, "_functional") and not hasattr(model, "operations"):
+    if (
+        not config.get("build_config")
+        and not hasattr(model, "_functional")
+        and not hasattr(model, "operations")
+    ):
         raise NotExportable(
             "Keras does not know the shapes of its inputs (its call cannot be traced), so load_model would leave it unbuilt"
         )
@@ -289,4 +317,6 @@ def content_of_array(name: str, array: np.ndarray) -> Content:
     """Return an array's content; text as object arrays of bytes."""
     if array.dtype == object:
         return Content(name, "string", tuple(array.shape), array.reshape(-1))
-    return Content(name, array.dtype.name, tuple(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return Content(
+        name, array.dtype.name, tuple(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    )

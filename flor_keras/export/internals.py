@@ -57,13 +57,12 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
     Raises:
       Exception: whatever the program's `call` raises where it cannot be traced.
     """
+    import keras
     import tensorflow as tf
     from keras.src.export.export_utils import get_input_signature
     from tensorflow.core.protobuf import saved_model_pb2
     from tensorflow.python.framework import ops
     from tensorflow.python.saved_model import builder_impl, constants, fingerprinting_utils, save
-
-    import keras
 
     archive = keras.export.ExportArchive()
     archive.track_and_add_endpoint("serve", model, get_input_signature(model))
@@ -74,7 +73,10 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
     serve = archive._get_concrete_fn("serve")
     saved = saved_model_pb2.SavedModel(saved_model_schema_version=constants.SAVED_MODEL_SCHEMA_VERSION)
     _, graph, saver, assets, _, _ = save._build_meta_graph(
-        root, {"serve": serve, "serving_default": serve}, tf.saved_model.SaveOptions(), saved.meta_graphs.add()
+        root,
+        {"serve": serve, "serving_default": serve},
+        tf.saved_model.SaveOptions(),
+        saved.meta_graphs.add(),
     )
     tensors, _, _, object_graph = saver._gather_serialized_tensors()
     builder_impl.copy_assets_to_destination_dir(assets.asset_filename_map, str(folder))
@@ -129,7 +131,11 @@ def config_of(model: Any) -> dict[str, Any]:
 def state_of_training(model: Any) -> set[int]:
     """Return the ids of the `tf.Variable` of a model that training needs and its outputs do not: optimizer, metrics, seeds."""
     optimizer = getattr(model, "optimizer", None)
-    seeds = [generator.state for layer in model._flatten_layers() for generator in getattr(layer, "_seed_generators", ())]
+    seeds = [
+        generator.state
+        for layer in model._flatten_layers()
+        for generator in getattr(layer, "_seed_generators", ())
+    ]
     found = [*getattr(optimizer, "variables", ()), *model.metrics_variables, *seeds]
     return {id(keras_internals.native_variable(variable)) for variable in found}
 
@@ -138,7 +144,9 @@ def has_own_losses(model: Any) -> bool:
     """Whether a model adds to the loss itself: regularizers, `add_loss`."""
     layers = [model, *model._flatten_layers(include_self=False)]
     variables = model.trainable_variables
-    return any(layer._losses for layer in layers) or any(getattr(v, "regularizer", None) is not None for v in variables)
+    return any(layer._losses for layer in layers) or any(
+        getattr(v, "regularizer", None) is not None for v in variables
+    )
 
 
 class Group(NamedTuple):
@@ -178,7 +186,9 @@ def _visit(saveable: Any, path: str, visited: set[int], found: list[Group]) -> N
             _visit_container(child, below, visited, found, set())
 
 
-def _visit_container(container: Any, path: str, visited: set[int], found: list[Group], seen: set[int]) -> None:
+def _visit_container(
+    container: Any, path: str, visited: set[int], found: list[Group], seen: set[int]
+) -> None:
     from keras.src.saving import saving_lib
     from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.utils import naming
@@ -227,6 +237,10 @@ def lora_parts(layer: Any) -> tuple[Any, Any, float] | None:
     """Return the two low-rank variables and the scale a layer adds to its kernel; None where it does not."""
     if not getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None) is not None:
         return None
-    names = ("lora_kernel_a", "lora_kernel_b") if hasattr(layer, "lora_kernel_a") else ("lora_embeddings_a", "lora_embeddings_b")
+    names = (
+        ("lora_kernel_a", "lora_kernel_b")
+        if hasattr(layer, "lora_kernel_a")
+        else ("lora_embeddings_a", "lora_embeddings_b")
+    )
     scale = layer.lora_alpha / layer.lora_rank
     return getattr(layer, names[0]), getattr(layer, names[1]), scale

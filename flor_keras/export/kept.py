@@ -13,7 +13,6 @@ from flor_keras.errors import CheckpointError, UsageError
 from flor_keras.export import FORMATS, graph
 
 
-
 class Graph:
     """A graph as it lies in the store.
 
@@ -54,7 +53,11 @@ class Graph:
         What is in the folder counts, never names that a file says: those could lead outside.
         """
         top = self.folder / name
-        found = [at for at in sorted(top.rglob("*")) if at.is_symlink() or not at.is_dir()] if top.is_dir() else []
+        found = (
+            [at for at in sorted(top.rglob("*")) if at.is_symlink() or not at.is_dir()]
+            if top.is_dir()
+            else []
+        )
         if top.is_symlink():
             raise _damaged(self.folder, f"{name} is a link")
         paths = {at.relative_to(top).as_posix(): at for at in found}

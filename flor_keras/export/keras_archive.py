@@ -21,7 +21,10 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
         "keras_version": found.described["versions"]["keras"],
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
     }
-    with zipfile.ZipFile(out, "w") as archive, tempfile.NamedTemporaryFile(dir=out.parent, suffix=".h5") as weights:
+    with (
+        zipfile.ZipFile(out, "w") as archive,
+        tempfile.NamedTemporaryFile(dir=out.parent, suffix=".h5") as weights,
+    ):
         archive.writestr("metadata.json", json.dumps(metadata))
         archive.writestr("config.json", found.file(graph.CONFIG).read_bytes())
         weights_h5.write(found, checkpoint, Path(weights.name))
@@ -46,7 +49,9 @@ def needed_to_load(found: Graph) -> str | None:
             todo += at
     needs = []
     if classes:
-        needs.append(f"custom_objects= with {', '.join(sorted(classes))} (or their classes imported and registered)")
+        needs.append(
+            f"custom_objects= with {', '.join(sorted(classes))} (or their classes imported and registered)"
+        )
     if has_lambda:
         needs.append("safe_mode=False, because it holds a Python lambda, which can run anything")
     return "keras.models.load_model needs " + " and ".join(needs) if needs else None
@@ -54,7 +59,11 @@ def needed_to_load(found: Graph) -> str | None:
 
 def is_foreign(described: dict[str, Any]) -> bool:
     """Whether a serialized object is of a class or function outside of Keras."""
-    if "class_name" not in described or "config" not in described or described["class_name"] in ("__lambda__", "__tuple__"):
+    if (
+        "class_name" not in described
+        or "config" not in described
+        or described["class_name"] in ("__lambda__", "__tuple__")
+    ):
         return False
     module = described.get("module")
     if module is None:

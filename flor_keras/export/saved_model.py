@@ -59,5 +59,7 @@ def _rest(found: Graph, name: str) -> dict[str, Any]:
             dtypes=list(dtypes.values()),
         )
     except (tf.errors.OpError, ValueError) as error:
-        raise CheckpointError(f"The model graph {prefix.parent} is damaged: {str(error).splitlines()[0]}") from error
+        raise CheckpointError(
+            f"The model graph {prefix.parent} is damaged: {str(error).splitlines()[0]}"
+        ) from error
     return dict(zip(dtypes, tensors, strict=True))

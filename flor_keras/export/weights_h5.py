@@ -18,7 +18,9 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
     import h5py
 
     wanted = found.names("weights.h5")
-    values = {n: keras_internals.memory_of(t) for n, t in bundle.load(checkpoint, wanted.__contains__).items()}
+    values = {
+        n: keras_internals.memory_of(t) for n, t in bundle.load(checkpoint, wanted.__contains__).items()
+    }
     with h5py.File(out, "w") as file:
         for group in found.groups:
             _write_group(file, group, values)

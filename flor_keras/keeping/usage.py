@@ -35,7 +35,9 @@ def usage(store: Path, refs: list[str] | None = None) -> list[Usage]:
     found = []
     for run in runs:
         folder = layout.run_folder(store, run.id)
-        whole, checkpoints, model = (disk_bytes(at) for at in (folder, folder / "checkpoints", folder / "model"))
+        whole, checkpoints, model = (
+            disk_bytes(at) for at in (folder, folder / "checkpoints", folder / "model")
+        )
         found.append(Usage(run.id, run.name, counts[run.id], checkpoints, model, whole - checkpoints - model))
     return sorted(found, key=lambda at: -at.num_bytes)
 

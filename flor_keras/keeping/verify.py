@@ -69,7 +69,9 @@ def _verify_run(opened: Store, run: RunRow, report: Report) -> None:
     report.leftovers += [str(path) for path in _leftovers(opened.path, run, rows)]
 
 
-def _verify_checkpoint(store: Path, row: CheckpointRecord, rows: list[CheckpointRecord], report: Report) -> None:
+def _verify_checkpoint(
+    store: Path, row: CheckpointRecord, rows: list[CheckpointRecord], report: Report
+) -> None:
     folder = store / row.path
     if not folder.is_dir():
         raise CheckpointError(f"The checkpoint {folder} is missing.")

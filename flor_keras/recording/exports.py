@@ -68,7 +68,9 @@ class Exports:
             for row in ready:
                 self._rows.put(row)
             if ready and self._thread is None:
-                self._thread = threading.Thread(target=self._run_thread, name="flor_keras exports", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run_thread, name="flor_keras exports", daemon=True
+                )
                 self._thread.start()
 
     def finish(self) -> None:
@@ -77,7 +79,9 @@ class Exports:
             self._num_open -= len(self._waiting)  # epochs that were never released: training failed there
             self._waiting.clear()
             if not self._is_idle.wait_for(lambda: self._num_open == 0, timeout=_LONGEST_SECS):
-                self._report(f"Exports: {self._num_open} models were not written within {_LONGEST_SECS:.0f} s.")
+                self._report(
+                    f"Exports: {self._num_open} models were not written within {_LONGEST_SECS:.0f} s."
+                )
 
     def _run_thread(self) -> None:
         while True:

@@ -103,7 +103,11 @@ class Models:
 
 def _expected_secs(state: State) -> float:
     optimizers = tuple(f"{name}/" for name in state.optimizers)
-    num_variables = sum(not name.startswith(optimizers) for name in state.variables) if optimizers else len(state.variables)
+    num_variables = (
+        sum(not name.startswith(optimizers) for name in state.variables)
+        if optimizers
+        else len(state.variables)
+    )
     return _BASE_SECS + _SECS_PER_VARIABLE * num_variables
 
 

@@ -77,13 +77,18 @@ def test_the_best_epoch_gives_its_val_loss_and_several_epochs_are_versions(recor
     assert found["iterations"] == 8 * (best + 1)
     assert found["trains_on"]
     for epoch, version in ((0, "1"), (3, "2"), (4, "3")):
-        assert found[version] == ["keras_tensor", pytest.approx(losses[epoch], rel=1e-5)] or found[version][1] == pytest.approx(
-            losses[epoch], rel=1e-5
-        )
+        assert found[version] == ["keras_tensor", pytest.approx(losses[epoch], rel=1e-5)] or found[version][
+            1
+        ] == pytest.approx(losses[epoch], rel=1e-5)
     again = recorded.flor("export", "latest", "best.keras", "--best", "val_loss", "--format", "keras")
     assert again.status == 2
     assert "--overwrite" in again.stderr
-    assert recorded.flor("export", "latest", "best.keras", "--epoch", "0", "--format", "keras", "--overwrite").status == 0
+    assert (
+        recorded.flor(
+            "export", "latest", "best.keras", "--epoch", "0", "--format", "keras", "--overwrite"
+        ).status
+        == 0
+    )
 
 
 def end_epochs(project: Project, **words) -> list[int]:

@@ -37,7 +37,10 @@ def recorded(shared_project: Project) -> Project:
     """A project with a run of 20 epochs, and its validation data in files."""
     shared_project.succeed(shared_project.write("train.py", PROGRAM))
     (shared_project.folder / "train.py").unlink()
-    shared_project.write("data.py", "import numpy as np\nwith np.load('val.npz') as file:\n    dataset = file['x'], file['y']\n")
+    shared_project.write(
+        "data.py",
+        "import numpy as np\nwith np.load('val.npz') as file:\n    dataset = file['x'], file['y']\n",
+    )
     return shared_project
 
 
@@ -70,9 +73,25 @@ def test_the_same_data_from_another_file_give_the_same_numbers(recorded, data):
 
 def test_metrics_that_were_never_compiled_join_the_run_under_the_name_of_the_data(recorded):
     expression = "keras.metrics.SparseTopKCategoricalAccuracy(k=2, name='top2')"
-    found = evaluate(recorded, "--data", "other.npz", "--metric", expression, "--metric", "sparse_categorical_crossentropy", "--epochs", "3")
+    found = evaluate(
+        recorded,
+        "--data",
+        "other.npz",
+        "--metric",
+        expression,
+        "--metric",
+        "sparse_categorical_crossentropy",
+        "--epochs",
+        "3",
+    )
     (row,) = found["values"]
-    assert set(row) == {"loop", "epoch", "eval_other_loss", "eval_other_top2", "eval_other_sparse_categorical_crossentropy"}
+    assert set(row) == {
+        "loop",
+        "epoch",
+        "eval_other_loss",
+        "eval_other_top2",
+        "eval_other_sparse_categorical_crossentropy",
+    }
     (entry,) = recorded.latest().entries("eval_other_top2", recorded=False)
     assert entry.position.epoch == 3
     assert entry.value == row["eval_other_top2"]

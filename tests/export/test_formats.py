@@ -44,7 +44,9 @@ for form, suffix in {"saved_model": "", "keras": ".keras", "weights.h5": ".weigh
                 told[form] = {"why_not": str(error)}
 json.dump(told, open("told.json", "w"))
 """
-LOAD_HEAD = HEAD.replace("import flor_keras as flor", "import json, os, pathlib").replace("set_random_seed(1)", "set_random_seed(7)")
+LOAD_HEAD = HEAD.replace("import flor_keras as flor", "import json, os, pathlib").replace(
+    "set_random_seed(1)", "set_random_seed(7)"
+)
 SERVE = """
 problems = []
 def compare(what, epoch, outputs):
@@ -116,7 +118,15 @@ def loader(kind: str) -> str:
     classes = definition.rpartition("model = ")[0] if needs == "Model" else ""
     custom = "{k: v for k, v in globals().items() if isinstance(v, type)}" if classes else "None"
     return "\n".join(
-        [LOAD_HEAD, SERVE, data, classes, f"CUSTOM, SAFE = {custom}, {needs != 'safe_mode=False'}", f"DEFINITION = {definition!r}", LOAD]
+        [
+            LOAD_HEAD,
+            SERVE,
+            data,
+            classes,
+            f"CUSTOM, SAFE = {custom}, {needs != 'safe_mode=False'}",
+            f"DEFINITION = {definition!r}",
+            LOAD,
+        ]
     )
 
 
@@ -189,7 +199,13 @@ ROWS = {
 
 def test_the_table_of_the_documentation_says_of_each_cell_what_these_tests_show():
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-    table = {cells[0]: cells[1:] for line in page.splitlines() if (cells := [c.strip() for c in line.strip("|").split("|")])[1:]}
+    table = {
+        cells[0]: cells[1:]
+        for line in page.splitlines()
+        if (cells := [c.strip() for c in line.strip("|").split("|")])[1:]
+    }
     for kind in KINDS:
-        for form, cell in zip(("saved_model", "keras", "weights.h5", "checkpoint"), table[ROWS[kind]], strict=True):
+        for form, cell in zip(
+            ("saved_model", "keras", "weights.h5", "checkpoint"), table[ROWS[kind]], strict=True
+        ):
             assert cell.startswith("no: " if (kind, form) in REASONS else "works"), (kind, form, cell)

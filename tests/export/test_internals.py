@@ -38,11 +38,18 @@ def test_a_saved_model_without_its_variables_is_that_of_export(model, tmp_path):
     values["_CHECKPOINTABLE_OBJECT_GRAPH"] = tf.constant(saved.object_graph)
     (tmp_path / "ours" / "variables").mkdir()
     prefix = str(tmp_path / "ours" / "variables" / "variables")
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(values), shape_and_slices=[""] * len(values), tensors=list(values.values()))
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(values.values()),
+    )
     x = tf.ones((3, 4))
     ours, theirs = (tf.saved_model.load(str(tmp_path / name)) for name in ("ours", "theirs"))
     assert np.array_equal(ours.serve(x), theirs.serve(x))
-    (our_names,), (their_names,) = (at.signatures["serving_default"].structured_input_signature[1:] for at in (ours, theirs))
+    (our_names,), (their_names,) = (
+        at.signatures["serving_default"].structured_input_signature[1:] for at in (ours, theirs)
+    )
     assert our_names == their_names
     bundles = [tmp_path / name / "variables" / "variables.data-00000-of-00001" for name in ("ours", "theirs")]
     assert bundles[0].stat().st_size < bundles[1].stat().st_size  # Keras writes each variable twice
@@ -54,8 +61,18 @@ def test_the_groups_of_a_weights_file_are_those_keras_writes(model, tmp_path):
     model.save_weights(tmp_path / "keras.weights.h5")
     theirs, names = {}, {}
     with h5py.File(tmp_path / "keras.weights.h5") as file:
-        file.visititems(lambda path, at: theirs.__setitem__(path, np.array(at)) if isinstance(at, h5py.Dataset) else names.__setitem__(path, dict(at.attrs)))
-    ours = {f"{g.path}/vars/{key}".lstrip("/"): keras.ops.convert_to_numpy(v) for g in internals.weight_groups(model) for key, v in g.values.items()}
+        file.visititems(
+            lambda path, at: (
+                theirs.__setitem__(path, np.array(at))
+                if isinstance(at, h5py.Dataset)
+                else names.__setitem__(path, dict(at.attrs))
+            )
+        )
+    ours = {
+        f"{g.path}/vars/{key}".lstrip("/"): keras.ops.convert_to_numpy(v)
+        for g in internals.weight_groups(model)
+        for key, v in g.values.items()
+    }
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[path], theirs[path]) for path in ours)
     for group in internals.weight_groups(model):
@@ -65,7 +82,9 @@ def test_the_groups_of_a_weights_file_are_those_keras_writes(model, tmp_path):
 
 def test_the_keys_of_a_checkpoint_are_those_tensorflow_writes(model, tmp_path):
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
-    written = {name for name, _ in tf.train.list_variables(str(tmp_path / "ckpt"))} - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+    written = {name for name, _ in tf.train.list_variables(str(tmp_path / "ckpt"))} - {
+        "_CHECKPOINTABLE_OBJECT_GRAPH"
+    }
     saved = internals.checkpoint_owners(model)
     assert {key for key, _, _ in saved.owners} == written
     assert saved.object_graph

@@ -66,7 +66,9 @@ def test_training_gives_the_same_numbers_whether_a_graph_is_kept_or_not(project,
     script = project.write("train.py", WATCHED)
     project.succeed(script, "without.json", mode)
     project.succeed(script, "with.json", mode, "flor")
-    without, with_flor = (json.loads((project.folder / f"{name}.json").read_text()) for name in ("without", "with"))
+    without, with_flor = (
+        json.loads((project.folder / f"{name}.json").read_text()) for name in ("without", "with")
+    )
     assert with_flor == without
     assert list(graphs(project)) == ["0"]
 
@@ -123,7 +125,11 @@ class Fail(keras.callbacks.Callback):
         if epoch == 1:
             raise KeyboardInterrupt
 """
-    text = program("sequential").replace("model.fit", failing + "\nmodel.fit").replace("[Live()", "[Fail(), Live()")
+    text = (
+        program("sequential")
+        .replace("model.fit", failing + "\nmodel.fit")
+        .replace("[Live()", "[Fail(), Live()")
+    )
     assert project.run(project.write("train.py", text)).status == 130
     assert list(graphs(project)) == ["0"]
 
@@ -134,7 +140,10 @@ def test_what_keeping_the_graph_cost_is_told(project):
 
 
 def test_nothing_is_left_behind_by_a_graph_that_could_not_be_written(project, tmp_path):
-    text = program("sequential").replace("import flor_keras as flor", "import flor_keras as flor\nimport flor_keras.export.graph as g\ng.json = None")
+    text = program("sequential").replace(
+        "import flor_keras as flor",
+        "import flor_keras as flor\nimport flor_keras.export.graph as g\ng.json = None",
+    )
     project.succeed(project.write("train.py", text))
     assert any(message.startswith("Keeping the graph of the model failed") for message in messages(project))
     assert not list(Path(layout.model_folder(project.store, project.latest().id)).glob("*"))
@@ -167,7 +176,9 @@ for epoch in (1, 2) if "saved_model" in sys.argv else ():
 def test_models_are_written_while_training_goes_on(project, arguments, expected):
     text = program("sequential").replace("flor.FlorKeras()", f"flor.FlorKeras({arguments})")
     project.succeed(project.write("train.py", text))
-    ended = project.succeed(project.write("look.py", EXPORTING), *(["saved_model"] if "saved" in arguments else []))
+    ended = project.succeed(
+        project.write("look.py", EXPORTING), *(["saved_model"] if "saved" in arguments else [])
+    )
     assert ended.stdout.split("\n")[0] == expected
 
 

@@ -77,7 +77,9 @@ def flip(path: Path, at: int = -9) -> None:
     path.write_bytes(content)
 
 
-def test_a_planted_pickle_is_never_loaded_by_opening_or_exporting_and_refused_by_restoring_python(store, tmp_path):
+def test_a_planted_pickle_is_never_loaded_by_opening_or_exporting_and_refused_by_restoring_python(
+    store, tmp_path
+):
     created = tmp_path / "created"
     for path in store.rglob(pickles.FILE):
         path.write_bytes(pickle.dumps(Planted(created)))
@@ -91,7 +93,9 @@ def test_a_planted_pickle_is_never_loaded_by_opening_or_exporting_and_refused_by
     assert created.exists()  # it would have been
 
 
-def test_a_pickle_signed_with_another_key_is_refused_and_the_message_says_how_to_trust_it(store, monkeypatch, tmp_path):
+def test_a_pickle_signed_with_another_key_is_refused_and_the_message_says_how_to_trust_it(
+    store, monkeypatch, tmp_path
+):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
     with pytest.raises(CheckpointError, match="If you trust the store, copy the key"):
         read_python(end(store).path)
@@ -114,7 +118,14 @@ def test_a_flipped_byte_in_a_bundle_is_refused_in_every_format(store, tmp_path, 
     assert not list(tmp_path.glob("*out*"))
 
 
-@pytest.mark.parametrize(("name", "form"), [("saved_model.pb", "saved_model"), ("rest.data-00000-of-00001", "saved_model"), ("config.json", "keras")])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("saved_model.pb", "saved_model"),
+        ("rest.data-00000-of-00001", "saved_model"),
+        ("config.json", "keras"),
+    ],
+)
 def test_a_flipped_byte_in_a_graph_is_refused(store, tmp_path, name, form):
     flip(model_folder(store) / name)
     with pytest.raises(CheckpointError, match="are not those that were recorded"):
@@ -132,7 +143,9 @@ def test_a_manifest_that_points_outside_the_store_is_refused(store, tmp_path, bu
         end(store).export(tmp_path / "out")
 
 
-@pytest.mark.parametrize("path", ["/etc", "runs/../../../etc", "../other", "", "runs//x", "C:/x", "runs\\..\\x"])
+@pytest.mark.parametrize(
+    "path", ["/etc", "runs/../../../etc", "../other", "", "runs//x", "C:/x", "runs\\..\\x"]
+)
 def test_a_row_that_points_outside_the_store_is_refused(store, path):
     with sqlite3.connect(store / "flor.db") as database:
         database.execute("UPDATE checkpoints SET path = ? WHERE kind = 'start'", (path,))

@@ -97,14 +97,18 @@ def test_what_remains_restores_bit_for_bit(store, name):
         assert all(np.array_equal(tensors[key], before[folder][key]) for key in tensors)
     found = verify(store)
     assert (found.problems, found.leftovers) == ([], [])
-    assert {path.name for path in (next((store / "runs").iterdir()) / "checkpoints").iterdir() if path.is_dir()} == set(after)
+    assert {
+        path.name for path in (next((store / "runs").iterdir()) / "checkpoints").iterdir() if path.is_dir()
+    } == set(after)
 
 
 def test_a_budget_drops_the_oldest_first_and_the_best_last(store):
     sizes = {at.path.name: at.num_bytes for at in reading.run("latest", store).checkpoints}
     fixed = sizes["0-0-0"] + sizes["0-5-after"]
     budget = fixed + 2 * max(sizes.values()) + 10
-    plan = plan_prune(store, "latest", Policy(best=({(0, 1): 0.1, (0, 3): 0.9}, False), every=1, max_bytes=budget))
+    plan = plan_prune(
+        store, "latest", Policy(best=({(0, 1): 0.1, (0, 3): 0.9}, False), every=1, max_bytes=budget)
+    )
     assert plan.kept_bytes <= budget
     prune(store, plan)
     assert epochs(store) == [1, 5]
@@ -112,7 +116,9 @@ def test_a_budget_drops_the_oldest_first_and_the_best_last(store):
 
 def test_a_checkpoint_that_others_refer_to_stays(store):
     """As the manifest of a checkpoint would say whose frozen layers lie in an earlier bundle."""
-    end = next(at for at in reading.run("latest", store).checkpoints if at.kind is Kind.EPOCH_END and at.epoch == 4)
+    end = next(
+        at for at in reading.run("latest", store).checkpoints if at.kind is Kind.EPOCH_END and at.epoch == 4
+    )
     manifest = json.loads((end.path / "manifest.json").read_text())
     next(iter(manifest["tensors"].values()))["bundle"] = "../0-1-end"
     (end.path / "manifest.json").write_text(json.dumps(manifest))
@@ -143,7 +149,9 @@ pruning.prune(store, plan, die if moment == "dropped" else lambda row: None)
 
 
 @pytest.mark.parametrize("moment", ["marked", "renamed", "removed", "dropped"])
-def test_killed_in_the_middle_it_leaves_a_store_that_verifies_and_the_next_prune_finishes(project, recorded, moment):
+def test_killed_in_the_middle_it_leaves_a_store_that_verifies_and_the_next_prune_finishes(
+    project, recorded, moment
+):
     shutil.copytree(recorded, project.store)
     ended = project.run(project.write("killed.py", KILLED), project.store, moment)
     assert ended.status == -signal.SIGKILL
@@ -153,7 +161,9 @@ def test_killed_in_the_middle_it_leaves_a_store_that_verifies_and_the_next_prune
     found = verify(project.store)
     assert (found.problems, found.leftovers) == ([], [])
     with Store.open(project.store) as opened:
-        assert [row for row in opened.checkpoints(reading.run("latest", project.store).id) if row.error == PRUNED] == []
+        assert [
+            row for row in opened.checkpoints(reading.run("latest", project.store).id) if row.error == PRUNED
+        ] == []
 
 
 def flip(path: Path, at: int) -> None:
@@ -167,14 +177,32 @@ def one(store: Path, pattern: str) -> Path:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a byte of a bundle": (lambda s: flip(one(s, "runs/*/checkpoints/0-2-end/bundle.data*"), 100), "0-2-end is damaged"),
-    "a byte of an index": (lambda s: flip(one(s, "runs/*/checkpoints/0-2-end/bundle.index"), 40), "0-2-end is damaged"),
-    "a cut-off bundle": (lambda s: one(s, "runs/*/checkpoints/0-2-end/bundle.data*").write_bytes(b"x"), "0-2-end is damaged"),
-    "a manifest": (lambda s: one(s, "runs/*/checkpoints/0-2-end/manifest.json").write_text("{"), "its manifest cannot be read"),
+    "a byte of a bundle": (
+        lambda s: flip(one(s, "runs/*/checkpoints/0-2-end/bundle.data*"), 100),
+        "0-2-end is damaged",
+    ),
+    "a byte of an index": (
+        lambda s: flip(one(s, "runs/*/checkpoints/0-2-end/bundle.index"), 40),
+        "0-2-end is damaged",
+    ),
+    "a cut-off bundle": (
+        lambda s: one(s, "runs/*/checkpoints/0-2-end/bundle.data*").write_bytes(b"x"),
+        "0-2-end is damaged",
+    ),
+    "a manifest": (
+        lambda s: one(s, "runs/*/checkpoints/0-2-end/manifest.json").write_text("{"),
+        "its manifest cannot be read",
+    ),
     "a missing folder": (lambda s: shutil.rmtree(one(s, "runs/*/checkpoints/0-2-end")), "0-2-end is missing"),
     "a graph": (lambda s: flip(one(s, "runs/*/model/0/saved_model.pb"), 100), "saved_model.pb are not those"),
-    "a description": (lambda s: one(s, "runs/*/model/0/graph.json").write_text("[]"), "graph.json cannot be read"),
-    "a pickle": (lambda s: flip(one(s, "runs/*/checkpoints/0-2-end/python.pkl"), 5), "was not written by you"),
+    "a description": (
+        lambda s: one(s, "runs/*/model/0/graph.json").write_text("[]"),
+        "graph.json cannot be read",
+    ),
+    "a pickle": (
+        lambda s: flip(one(s, "runs/*/checkpoints/0-2-end/python.pkl"), 5),
+        "was not written by you",
+    ),
     "an array": (lambda s: one(s, "runs/*/arrays/*.npy").write_bytes(b"x"), "cannot be read"),
 }
 
@@ -210,7 +238,9 @@ def test_usage_adds_up_to_what_is_on_disk(store):
     assert min(used.checkpoint_bytes, used.model_bytes, used.other_bytes) > 0
 
 
-@pytest.mark.parametrize(("given", "expected"), [("1000", 1000), ("500MB", 500_000_000), ("1.5 gb", 1_500_000_000), ("2k", 2000)])
+@pytest.mark.parametrize(
+    ("given", "expected"), [("1000", 1000), ("500MB", 500_000_000), ("1.5 gb", 1_500_000_000), ("2k", 2000)]
+)
 def test_sizes_are_read_as_people_write_them(given, expected):
     assert parse_size(given) == expected
 
