@@ -61,7 +61,7 @@ def sample_loss(model: Any, batches: Batches) -> Array:
 def _classes(y: Any) -> Array:
     true = np.asarray(y)
     if true.ndim > 1 and true.shape[-1] > 1:
-        return true.reshape(-1, true.shape[-1]).argmax(axis=-1)
+        return np.asarray(true.reshape(-1, true.shape[-1]).argmax(axis=-1))
     return true.reshape(-1).astype(np.int64)
 
 
