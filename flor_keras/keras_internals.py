@@ -232,7 +232,7 @@ def has_own_train_step(model: Any) -> bool:
 @contextmanager
 def _optimizer_left(model: Any) -> Iterator[None]:
     """Keep Keras from building a model's optimizer: a training step does it in another name scope, if for all weights."""
-    optimizer = getattr(model, "optimizer", None)
+    optimizer: Any = getattr(model, "optimizer", None)
     is_left = optimizer is not None and not optimizer.built
     if is_left:
         optimizer.built = True

@@ -6,21 +6,27 @@ under way goes on from its last checkpoint, in the same run; later ones have not
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flor_keras.checkpoint import bundle
-from flor_keras.errors import UsageError
+from flor_keras.errors import CheckpointError, FlorError, UsageError
 from flor_keras.records import CheckpointRecord, Entry, Kind, Position, RunRecord, Status
+from flor_keras.state import pickles
 from flor_keras.store.database import Store
 
 _ORDER = {Kind.START: 0, Kind.EPOCH_END: 1, Kind.AFTER: 2}  # of the others none is a place to go on from
 
 
 class Past:
-    """What a run had come to when it ended."""
+    """What a run had come to when it ended.
+
+    Attributes:
+      damaged: newer checkpoints that cannot be gone on from, as (position, why); earlier ones take their place.
+    """
 
     def __init__(self, store: Path, run: str) -> None:
         self.run = run
@@ -29,10 +35,40 @@ class Past:
         self._ends: dict[int, list[CheckpointRecord]] = {}
         self._kept: Counter[tuple[str, Position]] = Counter()
         self._starts: dict[int, CheckpointRecord] = {}
+        self.damaged: list[tuple[str, str]] = []
         with Store.open(store) as opened:
-            for checkpoint in opened.checkpoints(run):
-                if checkpoint.error is None and checkpoint.kind in _ORDER and (store / checkpoint.path).is_dir():
-                    self._add(checkpoint)
+            known = [c for c in opened.checkpoints(run) if c.error is None and c.kind in _ORDER]
+        for checkpoint in sorted(known, key=lambda c: (c.loop, *_rank(c))):
+            if (store / checkpoint.path).is_dir():
+                self._add(checkpoint)
+        self._leave_damaged([c for c in known if c.loop in self._last])
+
+    def _leave_damaged(self, known: list[CheckpointRecord]) -> None:
+        """Go back to the newest checkpoint of each loop that is whole; loops after one that is not over have not begun."""
+        for loop in sorted(self._last):
+            candidates = sorted((c for c in known if c.loop == loop), key=_rank)
+            while candidates and (why := self._why_damaged(candidates[-1])) is not None:
+                last = candidates.pop()
+                self.damaged.append((last.path.rpartition("/")[2], why))
+            if not candidates:
+                name, why = self.damaged[-1]
+                raise CheckpointError(
+                    f"No checkpoint of loop {loop} can be gone on from; the oldest, {name}: {why}"
+                )
+            self._last[loop] = candidates[-1]
+            if candidates[-1].kind is not Kind.AFTER:
+                self._last = {earlier: last for earlier, last in self._last.items() if earlier <= loop}
+                return
+
+    def _why_damaged(self, checkpoint: CheckpointRecord) -> str | None:
+        try:
+            folder = self.folder(checkpoint)
+            bundle.load(folder)
+            path = folder / pickles.FILE  # not unpickled: the program has not made its classes yet
+            pickles.check(path, path.read_bytes(), bundle.read_manifest(folder).get("signature"))
+        except (FlorError, OSError) as error:
+            return str(error).splitlines()[0]
+        return None
 
     def _add(self, checkpoint: CheckpointRecord) -> None:
         if checkpoint.kind is Kind.EPOCH_END:
@@ -48,7 +84,9 @@ class Past:
 
         The program logs that again outside of its loops; what callbacks logged there, in loops that are skipped, it does not.
         """
-        self._kept = Counter((entry.name, entry.position) for entry in entries if entry.position.epoch is None)
+        self._kept = Counter(
+            (entry.name, entry.position) for entry in entries if entry.position.epoch is None
+        )
 
     def is_kept(self, name: str, position: Position) -> bool:
         """Whether what the program logs now is in the store already; each entry counts once."""
@@ -93,13 +131,18 @@ def take_up(store: Path, ref: str, record: RunRecord) -> Past:
 
     Raises:
       UsageError: there is no such run, it is still under way, or it is finished.
+      CheckpointError: all checkpoints of a loop are damaged.
     """
     with Store.open(store, create=True) as opened:
         run = opened.run(ref)
         if run.status is Status.RUNNING:
-            raise UsageError(f"Run {run.id} is still under way (process {run.pid}). Wait for it, or end it first.")
+            raise UsageError(
+                f"Run {run.id} is still under way (process {run.pid}). Wait for it, or end it first."
+            )
         if run.status is Status.FINISHED:
-            raise UsageError(f"Run {run.id} is finished; there is nothing to resume. Run the script for a new run.")
+            raise UsageError(
+                f"Run {run.id} is finished; there is nothing to resume. Run the script for a new run."
+            )
         past = Past(store, run.id)
         opened.reopen_run(run.id, record)
         opened.drop_entries_after(run.id, *past.where())
@@ -107,4 +150,7 @@ def take_up(store: Path, ref: str, record: RunRecord) -> Past:
         loop, epoch = past.where()
         where = "its beginning" if epoch is None else f"the end of epoch {epoch}"
         opened.add_event(run.id, "info", f"Resumed loop {loop} from {where}.")
+        for name, why in past.damaged:
+            opened.add_event(run.id, "warning", f"Checkpoint {name} was left out: {why}")
+            print(f"flor_keras: checkpoint {name} is left out: {why}", file=sys.stderr, flush=True)
     return past

@@ -8,7 +8,9 @@ program may hold them under another name too.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,9 @@ from flor_keras.state.pickles import is_packable, pack, unpack
 
 _LEFT_OUT = ("model", "_model", "params", "_params", "validation_data")
 _STATELESS = (keras.callbacks.ProgbarLogger,)
+_OUTSIDE = "outside"
+_MOST_ITEMS = 10_000
+_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,12 @@ def capture_callbacks(callbacks: Sequence[Any], model: Any) -> tuple[Captured, l
         for key, callback in keyed(callbacks)
         if not isinstance(callback, _STATELESS)
     }
+    attributes[_OUTSIDE] = {name: v for name, v in _outside(callbacks).items() if _is_small(v, live)}
     bad = []
     if not is_packable(attributes, live):
-        bad = [(key, name) for key, own in attributes.items() for name in own if not is_packable(own[name], live)]
+        bad = [
+            (key, name) for key, own in attributes.items() for name in own if not is_packable(own[name], live)
+        ]
     for key, name in bad:
         del attributes[key][name]
     lost = [f"{key.partition('#')[0].rpartition('.')[2]}.{name}" for key, name in bad]
@@ -70,6 +78,10 @@ def restore_callbacks(callbacks: Sequence[Any], model: Any, captured: Captured) 
         for name, value in attributes.get(key, {}).items():
             if not _is_restored_in_place(getattr(callback, name, None), value):
                 setattr(callback, name, value)
+    outside = _outside(callbacks)
+    for name, value in attributes.get(_OUTSIDE, {}).items():
+        if name in outside:
+            _is_restored_in_place(outside[name], value)
 
 
 def _live_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:
@@ -85,6 +97,46 @@ def _live_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:
     ):
         live |= {f"{kind}/{at}": value for at, value in enumerate(objects)}
     return live
+
+
+def _outside(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Return the containers that callbacks' functions fill outside of the callbacks: ``losses.append(logs["loss"])``.
+
+    That is how the functions of a LambdaCallback keep anything at all. Those are containers by global name or in a closure.
+    """
+    found: dict[str, Any] = {}
+    for key, callback in keyed(callbacks):
+        for function in _functions_of(callback):
+            with contextlib.suppress(ValueError):  # a closure over what has no value yet
+                scope = inspect.getclosurevars(function)
+                named = {f"{function.__module__}.{name}": value for name, value in scope.globals.items()}
+                inner = f"{key}.{function.__qualname__}"
+                named |= {f"{inner}.{name}": value for name, value in scope.nonlocals.items()}
+                found |= {name: value for name, value in named.items() if _is_container(value)}
+    return found
+
+
+def _is_container(value: Any) -> bool:
+    return type(value) in (list, dict, set, deque) and len(value) <= _MOST_ITEMS
+
+
+def _functions_of(callback: Any) -> list[FunctionType]:
+    """Return the program's own functions among a callback's methods and attributes."""
+    classes = [
+        cls for cls in type(callback).__mro__ if cls.__module__.partition(".")[0] not in ("keras", "builtins")
+    ]
+    members = [member for scope in (vars(callback), *map(vars, classes)) for member in scope.values()]
+    functions = [member for member in members if isinstance(member, FunctionType)]
+    return [function for function in functions if not (function.__module__ or "").startswith("keras.")]
+
+
+def _is_small(value: Any, live: Mapping[str, Any]) -> bool:
+    """Whether a container can be kept with every checkpoint; data sets that callbacks look into cannot."""
+    try:
+        pickled, arrays = pack(value, live)
+    except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
+        return False
+    return len(pickled) <= _MOST_BYTES and not arrays
 
 
 def _captured(value: Any) -> Any:

@@ -46,7 +46,9 @@ class Audit(keras.callbacks.Callback):
             _die(*KILL[:2])
 
     def on_epoch_end(self, epoch, logs=None):
-        callbacks = [c for c in _loops[-1] if not isinstance(c, _FILE_WRITERS)]  # a replay does not call those
+        callbacks = [
+            c for c in _loops[-1] if not isinstance(c, _FILE_WRITERS)
+        ]  # a replay does not call those
         everything = {**variables(self.model), **attributes(callbacks), **random_states()}
         flor.log("digest", {name: _hash(value) for name, value in everything.items()})
 
@@ -78,12 +80,16 @@ def finish():
         name: value if isinstance(value, np.ndarray) else np.array(json.dumps(value, default=_plain))
         for name, value in _found.items()
     }
-    np.savez(os.environ.get("DIGEST", "digest.npz"), **{name.replace("/", "|"): a for name, a in arrays.items()})
+    np.savez(
+        os.environ.get("DIGEST", "digest.npz"), **{name.replace("/", "|"): a for name, a in arrays.items()}
+    )
 
 
 def variables(model):
     """Return every variable and table of a model, its optimizers and its metrics, by a name that says what it is."""
-    optimizers = {id(o): o for o in vars(model).values() if isinstance(o, keras.optimizers.Optimizer)}.values()
+    optimizers = {
+        id(o): o for o in vars(model).values() if isinstance(o, keras.optimizers.Optimizer)
+    }.values()
     found = list(model.variables) + [v for metric in model.metrics for v in metric.variables]
     found += [v for optimizer in optimizers for v in optimizer.variables]
     by_id = {id(v): v for v in found}

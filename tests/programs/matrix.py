@@ -75,7 +75,12 @@ class Trial:
     def variables(self, which: str, **more: str) -> dict[str, str]:
         """Return the environment of the run of a store."""
         folder = self.project.folder
-        return {"FLOR_STORE": str(self.stores[which]), "DIGEST": str(folder / f"{which}.npz"), "UNORDERED": self.case.unordered, **more}
+        return {
+            "FLOR_STORE": str(self.stores[which]),
+            "DIGEST": str(folder / f"{which}.npz"),
+            "UNORDERED": self.case.unordered,
+            **more,
+        }
 
     def recorded(self, which: str) -> reading.Run:
         """Return the run of a store."""
@@ -140,7 +145,9 @@ class Trial:
     def a_step(self) -> list[int]:
         """Return a (loop, epoch, step) to die at; not in the first epoch where there are more."""
         draw = random.Random(zlib.crc32(self.case.name.encode()))
-        positions = [p for p in self.step_positions("whole") if p.epoch == self.epochs("whole")[-1] or p.epoch]
+        positions = [
+            p for p in self.step_positions("whole") if p.epoch == self.epochs("whole")[-1] or p.epoch
+        ]
         if not self.case.is_repeatable:  # another run may stop earlier
             positions = [p for p in positions if p.epoch == min(p.epoch for p in positions)]
         return list(draw.choice(positions))
@@ -148,7 +155,9 @@ class Trial:
     def runs_compared(self) -> str:
         """Compare the resumed run with the whole one: all that was logged, and all that it came to."""
         whole, resumed = (_rows(self.recorded(which)) for which in self.stores)
-        wrong = [str(key) for key in whole if key not in resumed or not is_identical(whole[key], resumed[key])]
+        wrong = [
+            str(key) for key in whole if key not in resumed or not is_identical(whole[key], resumed[key])
+        ]
         wrong += [f"{key} is new" for key in resumed if key not in whole]
         wrong += _differing(*(self.project.folder / f"{which}.npz" for which in self.stores))
         shown = "; ".join(wrong[:8]) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
@@ -173,13 +182,19 @@ def _differing(left_path: Path, right_path: Path) -> list[str]:
     """Return what two programs came to differently."""
     with np.load(left_path) as left, np.load(right_path) as right:
         names = sorted({*left, *right})
-        return [name for name in names if name not in left or name not in right or not is_identical(left[name], right[name])]
+        return [
+            name
+            for name in names
+            if name not in left or name not in right or not is_identical(left[name], right[name])
+        ]
 
 
 def as_markdown(results: list[Result]) -> str:
     """Return the page that says how all programs came out."""
     exact = sum(result.is_exact for result in results)
-    rows = [f"| {r.case.name} | {_cell(r.replay)} | {_cell(r.resume)} | {'; '.join(r.causes)} |" for r in results]
+    rows = [
+        f"| {r.case.name} | {_cell(r.replay)} | {_cell(r.resume)} | {'; '.join(r.causes)} |" for r in results
+    ]
     return "\n".join([_PAGE.format(exact=exact, all=len(results)), *rows, ""])
 
 

@@ -38,7 +38,9 @@ def main(name: str, piece: str) -> None:
     tensors |= {f"{ARRAYS}/{at}": tf.constant(array) for at, array in enumerate(arrays)}
     contents = [bundle.content_of(n, t) for n, t in tensors.items()]
     shutil.rmtree(folder)
-    bundle.write(folder, contents, {**manifest, "signature": pickles.signature(pickled)}, {pickles.FILE: pickled})
+    bundle.write(
+        folder, contents, {**manifest, "signature": pickles.signature(pickled)}, {pickles.FILE: pickled}
+    )
 
 
 def _change(python: dict, piece: str) -> int:

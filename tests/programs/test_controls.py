@@ -12,7 +12,17 @@ from zoo import Case
 pytestmark = pytest.mark.slow
 
 TAMPER = Path(__file__).with_name("tamper.py")
-PIECES = ["seeds", "slots", "statistics", "weights", "steps", "learning rate", "callbacks", "data order", "random states"]
+PIECES = [
+    "seeds",
+    "slots",
+    "statistics",
+    "weights",
+    "steps",
+    "learning rate",
+    "callbacks",
+    "data order",
+    "random states",
+]
 EPOCH = 2
 
 
@@ -28,7 +38,9 @@ def trial(shared_project):
 def checkpoint(trial):
     """The folder of the checkpoint an epoch is redone from; as it was again after the test."""
     folder = next(
-        c.path for c in trial.recorded("whole").checkpoints if (c.epoch, c.kind.value) == (EPOCH - 1, "epoch_end")
+        c.path
+        for c in trial.recorded("whole").checkpoints
+        if (c.epoch, c.kind.value) == (EPOCH - 1, "epoch_end")
     )
     kept = folder.with_name("kept")
     shutil.copytree(folder, kept)

@@ -711,7 +711,14 @@ CASES = [
     Case("dataset", "dropout", "sgd", ("counter", "referring")),
     # how steps are made
     Case("arrays", "dropout", "adam", ("counter",), compile="dict(steps_per_execution=4)"),
-    Case("dataset repeated", "dropout", "adam", compile="dict(steps_per_execution=2)", seed="none", cause="repeats an unseeded shuffle"),
+    Case(
+        "dataset repeated",
+        "dropout",
+        "adam",
+        compile="dict(steps_per_execution=2)",
+        seed="none",
+        cause="repeats an unseeded shuffle",
+    ),
     Case("arrays", "dropout", "adam", compile="dict(jit_compile=True)"),
     Case("dataset", "own train_step", "adam", compile="dict(run_eagerly=True)", epochs=3),
     # several loops
