@@ -105,10 +105,31 @@ def flattened(callbacks: Any) -> list[Any]:
     return list(keras.tree.flatten(callbacks))
 
 
+_num_fits = 0
+_is_every_fit_recorded = False
+
+
+def record_every_fit() -> None:
+    """Give every `fit` call a FlorKeras that has none, from here on."""
+    global _is_every_fit_recorded
+    _is_every_fit_recorded = True
+    keras_internals.hook_fit(_fit)
+
+
+def num_recorded_fits() -> int:
+    """Return how many `fit` calls reached the session."""
+    return _num_fits
+
+
 def _fit(call: keras_internals.FitCall) -> Any:
     """Stand in for `Model.fit`: give the call to the session if FlorKeras is among its callbacks."""
+    global _num_fits
     callbacks = flattened(call.arguments.get("callbacks"))
     ours = [callback for callback in callbacks if isinstance(callback, FlorKeras)]
+    if not ours and _is_every_fit_recorded:
+        ours = [FlorKeras()]
+        callbacks = [*callbacks, *ours]
     if not ours or ours[0].loop is not None:
         return call.make()
+    _num_fits += 1
     return session.ensure(ours[0].store, ours[0].name, ours[0].resume).fit(call, callbacks, ours[0])

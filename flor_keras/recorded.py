@@ -20,6 +20,7 @@ from typing import Any, TypeVar, overload
 
 from flor_keras import session
 from flor_keras.errors import FlorError, UsageError
+from flor_keras.instrument.calls import Calls
 from flor_keras.instrument.index import Index
 from flor_keras.instrument.main_loops import MainLoop, MainLoops, Refused
 from flor_keras.instrument.rewriting import BEGIN, rewritten
@@ -122,11 +123,11 @@ def _read(filename: str) -> tuple[str, MainLoops]:
     if os.path.isfile(filename):
         file = Path(filename).resolve()
         path = file.relative_to(project_root(file)).as_posix()
-        return path, MainLoops(Index(None, imported_sources(file)))
+        return path, MainLoops(Calls(Index(None, imported_sources(file))))
     text = "".join(linecache.getlines(filename))
     if not text:
         raise UsageError(f"its source, {filename}, cannot be read")
-    return filename, MainLoops(Index(None, {filename: text}))
+    return filename, MainLoops(Calls(Index(None, {filename: text})))
 
 
 def _is_of(scope: Scope, code: CodeType) -> bool:

@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from flor_keras import origin, session
+from flor_keras import hands_free, origin, session
 from flor_keras.store import layout
 from flor_keras.store.database import Store
 
@@ -22,9 +22,13 @@ def main(store: str, ref: str, *argv: str) -> None:
     os.environ[session.RESUME_VARIABLE] = run.id
     os.environ["FLOR_STORE"] = store
     os.environ[session.ARGS_VARIABLE] = os.environ.get(session.ARGS_VARIABLE, "")
+    module = run.environment.get("module")
+    if run.environment.get("is_hands_free"):
+        target = hands_free.Target(Path(str(run.script)), module)
+        hands_free.run_program(target, hands_free.prepare(target, argv))
+        return
     origin.restore_on_import(layout.run_folder(Path(store), run.id))
     sys.argv = [str(run.script), *argv]
-    module = run.environment.get("module")
     if module is not None and module != "__main__":
         sys.path.insert(0, run.cwd)
         runpy.run_module(module, run_name="__main__", alter_sys=True)

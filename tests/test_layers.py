@@ -25,6 +25,7 @@ LAYERS = [
     ("session",),
     ("seeding",),
     ("custom", "callback", "recorded", "probes"),
+    ("hands_free",),
     ("replay", "resuming"),
     ("reading",),
     ("evaluation", "keeping"),

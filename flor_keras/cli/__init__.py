@@ -15,6 +15,7 @@ from flor_keras.cli.export import export
 from flor_keras.cli.keeping import du, prune, verify
 from flor_keras.cli.logs import logs
 from flor_keras.cli.plot import plot
+from flor_keras.cli.record import record
 from flor_keras.cli.replay import replay
 from flor_keras.cli.resume import resume
 from flor_keras.cli.runs import runs
@@ -44,7 +45,7 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (plot, tensorboard, runs, show, logs, replay, resume, doctor, export, evaluate, prune, verify, du):
+for _command in (plot, tensorboard, runs, show, logs, record, replay, resume, doctor, export, evaluate, prune, verify, du):
     cli.add_command(_command)
 
 

@@ -34,13 +34,15 @@ class LogLine:
 class Program:
     """All sources of one program: ``sources`` maps paths to texts, ``script`` is the path that is run.
 
+    In a program that is recorded hands-free, the loops that train are main loops without being marked.
+
     Raises ``UsageError`` that names file and line when a source is not valid Python.
     """
 
-    def __init__(self, script: str, sources: Mapping[str, str]) -> None:
+    def __init__(self, script: str, sources: Mapping[str, str], is_hands_free: bool = False) -> None:
         self._index = Index(script, sources)
         self._calls = Calls(self._index)
-        self._levels = ExecutionOrder(self._calls).levels
+        self._levels = ExecutionOrder(self._calls, is_hands_free).levels
         self._lines = sorted(
             (
                 self._log_line(scope, call)

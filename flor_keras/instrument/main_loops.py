@@ -9,10 +9,9 @@ from functools import cached_property
 
 from flor_keras.instrument.calls import Calls
 from flor_keras.instrument.effects import Changes, Effects, Unknown
-from flor_keras.instrument.index import Index
+from flor_keras.instrument.fitting import is_fit
 from flor_keras.instrument.keras_words import words
 from flor_keras.instrument.liveness import Liveness, names_of_inner_functions
-from flor_keras.instrument.order import is_fit
 from flor_keras.instrument.scopes import Scope
 from flor_keras.instrument.syntax import (
     FunctionNode,
@@ -82,8 +81,8 @@ class Refused:
 class MainLoops:
     """The main loops of a program."""
 
-    def __init__(self, index: Index) -> None:
-        self.calls = Calls(index)
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
         self._effects = Effects(self.calls)
         self._liveness: dict[Scope, Liveness] = {}
 
@@ -98,8 +97,14 @@ class MainLoops:
         """Return the main loops of a function under `flor.record`: those that train, or else the outermost there are."""
         outermost = _outermost(scope)
         trained = [loop for loop in outermost if self._trains(scope, loop)]
-        nested = [loop for loop in outermost if any(isinstance(node, Loop) for node in _inside(loop))]
+        nested = [o for o in outermost if any(isinstance(node, Loop) for node in _inside(o) if node is not o)]
         return self._judged(scope, trained or nested or outermost)
+
+    def is_decorated(self, scope: Scope) -> bool:
+        """Whether a function is under `flor.record`."""
+        flor = self.calls.index.files[scope.path].flor
+        decorators = getattr(scope.node, "decorator_list", [])
+        return any(flor.meaning(d.func if isinstance(d, ast.Call) else d) == "record" for d in decorators)
 
     def _judged(self, scope: Scope, loops: Iterable[Loop]) -> tuple[list[MainLoop], list[Refused]]:
         found, refused = [], []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from flor_keras.instrument import keras_words as words
 from flor_keras.instrument.calls import Calls
-from flor_keras.instrument.index import kind_of_name
+from flor_keras.instrument.fitting import is_fit
 from flor_keras.instrument.levels import Level, dearest
-from flor_keras.instrument.scopes import ClassKind, Scope
+from flor_keras.instrument.main_loops import MainLoop, MainLoops
+from flor_keras.instrument.scopes import Scope
 from flor_keras.instrument.syntax import (
     Comprehension,
-    FunctionNode,
     Loop,
     children_here,
     inner_parts,
@@ -41,9 +40,13 @@ class _Place:
 class ExecutionOrder:
     """The level of every ``flor.log`` call of a program, as ``levels``."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, is_hands_free: bool = False) -> None:
         self.calls = calls
         self.index = calls.index
+        self._loops = MainLoops(calls)
+        self._is_hands_free = is_hands_free
+        self.blocks: set[ast.AST] = set()  # statements that a replay skips or redoes as a whole
+        self.run_again: set[ast.AST] = set()  # loops in an epoch that are not part of its training
         self._walked: dict[tuple[Scope, _Place], _Place] = {}
         self.levels: dict[ast.Call, Level] = {}
         self._walk_program()
@@ -68,12 +71,26 @@ class ExecutionOrder:
         key = scope, place
         if key not in self._walked:
             self._walked[key] = place  # a recursive call finds this
-            mains = _main_loops(scope, self.calls)
+            mains = self._main_loops(scope)
             end = _Walk(self, scope, mains).all(inner_parts(scope.node), place)
             for other in self.calls.decorating(scope):
                 self._run(other, place)
             self._walked[key] = replace(end, depth=place.depth)
         return self._walked[key]
+
+    def _main_loops(self, scope: Scope) -> set[ast.AST]:
+        explicit = _explicit_loops(scope, self.calls)
+        found: list[MainLoop] = []
+        if not explicit and self._loops.is_decorated(scope):
+            found, _ = self._loops.recorded(scope)
+        elif not explicit and self._is_hands_free:
+            found, _ = self._loops.training(scope)
+        for main in found:
+            block = [] if main.first is None else main.home[main.first : main.last + 1]
+            self.blocks.update(block)
+            inside = {node for statement in block for node in ast.walk(statement)}
+            self.run_again |= {n for n in ast.walk(main.node) if isinstance(n, Loop) and n not in inside}
+        return explicit | {main.node for main in found}
 
     def enter(self, scopes: Iterable[Scope], place: _Place) -> _Place:
         """Walk functions called at ``place``; training in any of them counts."""
@@ -99,6 +116,8 @@ class _Walk:
         return place
 
     def one(self, node: ast.AST, place: _Place) -> _Place:
+        if node in self.order.blocks and place.depth == 1:
+            return replace(self.one(node, replace(place, depth=2)), depth=1)
         match node:
             case ast.For() | ast.AsyncFor() | ast.While():
                 return self._loop(node, place)
@@ -137,6 +156,7 @@ class _Walk:
         place = self.one(head, place)
         depth = max(1, outer) if node in self.mains else min(2, outer + 1) if outer else 0
         depth = 2 if node in self.mains and outer else depth
+        depth = 1 if outer == 1 and node in self.order.run_again else depth
         place = replace(self.all(node.body, replace(place, depth=depth)), depth=outer)
         if node in self.mains and not outer:
             place = replace(place, is_after=True)
@@ -154,71 +174,8 @@ class _Walk:
         return place
 
 
-def is_fit(calls: Calls, scope: Scope, call: ast.Call) -> bool:
-    """Tell Keras's ``fit`` from another library's, and from a method that calls Keras's itself."""
-    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "fit"):
-        return False
-    if any(keyword.arg in words.FIT_KEYWORDS for keyword in call.keywords):
-        return True
-    return not _is_other_library(calls, scope, call.func.value) and not _is_plain_method(
-        calls, scope, call.func
-    )
-
-
-def _is_plain_method(calls: Calls, scope: Scope, called: ast.Attribute) -> bool:
-    found = calls.run_by(scope, called)
-    return bool(found) and all(s.owner and ClassKind.OBJECT not in s.owner.kinds for s in found)
-
-
-def _is_other_library(calls: Calls, scope: Scope, receiver: ast.expr) -> bool:
-    """Tell whether an object is made by an import that is not Keras: ``StandardScaler()``."""
-    if isinstance(receiver, ast.Name):
-        made = [v for t, v in _assigned(scope) if isinstance(t, ast.Name) and t.id == receiver.id]
-        return bool(made) and all(
-            isinstance(value, ast.Call) and _is_other_library(calls, scope, value) for value in made
-        )
-    index = calls.index
-    name = index.absolute(scope.path, receiver.func) if isinstance(receiver, ast.Call) else None
-    if name is None or index.resolve(scope.path, name):
-        return False
-    is_keras = (
-        name.partition(".")[0] in ("keras", "tensorflow", "tf_keras")
-        or kind_of_name(name) is ClassKind.OBJECT
-    )
-    return not is_keras and index.module_path(scope.path, name.rpartition(".")[0]) is None
-
-
-def _assigned(scope: Scope) -> Iterator[tuple[ast.expr, ast.expr]]:
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Assign):
-            yield from ((target, node.value) for target in node.targets)
-
-
-def _main_loops(scope: Scope, calls: Calls) -> set[ast.AST]:
-    """Find the loops over ``flor.loop``; in a function under ``@flor.record`` without one, the outermost.
-
-    Of several outermost loops those with a loop inside are meant, where there are any.
-    """
+def _explicit_loops(scope: Scope, calls: Calls) -> set[ast.AST]:
+    """Find the loops over ``flor.loop``."""
     flor = calls.index.files[scope.path].flor
-    loops = [node for node in own_nodes(scope.node) if isinstance(node, Loop)]
-    explicit: set[ast.AST] = {
-        n for n in loops if isinstance(n, ast.For) and any(flor.is_call(c, "loop") for c in ast.walk(n.iter))
-    }
-    decorators = getattr(scope.node, "decorator_list", [])
-    is_recorded = any(flor.meaning(d.func if isinstance(d, ast.Call) else d) == "record" for d in decorators)
-    if explicit or not is_recorded:
-        return explicit
-    nested = {inner for loop in loops for inner in _loops_inside(loop)}
-    outermost = {loop for loop in loops if loop not in nested}
-    return {loop for loop in outermost if _loops_inside(loop)} or set(outermost)
-
-
-def _loops_inside(loop: ast.AST) -> list[ast.AST]:
-    todo = children_here(loop)
-    found: list[ast.AST] = []
-    while todo:
-        node = todo.pop()
-        if not isinstance(node, FunctionNode):
-            found += [node] if isinstance(node, Loop) else []
-            todo += children_here(node)
-    return found
+    loops = [node for node in own_nodes(scope.node) if isinstance(node, ast.For)]
+    return {node for node in loops if any(flor.is_call(call, "loop") for call in ast.walk(node.iter))}

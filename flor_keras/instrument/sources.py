@@ -34,7 +34,7 @@ def project_sources(script: Path, modules: Iterable[ModuleType]) -> dict[str, st
     path = script.resolve()
     sources = {path.relative_to(root).as_posix(): _read_script(path)}
     for file in sorted(set(_module_files(modules))):
-        if file != path and _is_inside(root, file) and (text := _read(file)) is not None:
+        if file != path and is_own_file(root, file) and (text := _read(file)) is not None:
             sources[file.relative_to(root).as_posix()] = text
     return sources
 
@@ -51,7 +51,7 @@ def imported_sources(script: Path) -> dict[str, str]:
     while todo:
         importer = todo.pop()
         for file in _imported_files(sources[importer], importer, (importer.parent, path.parent, root)):
-            if file not in sources and _is_inside(root, file) and (text := _read(file)) is not None:
+            if file not in sources and is_own_file(root, file) and (text := _read(file)) is not None:
                 sources[file] = text
                 todo.append(file)
     return {file.relative_to(root).as_posix(): text for file, text in sources.items()}
@@ -93,8 +93,8 @@ def _module_files(modules: Iterable[ModuleType]) -> Iterator[Path]:
             yield Path(file).resolve()
 
 
-def _is_inside(root: Path, file: Path) -> bool:
-    """Tell whether a file is the project's own."""
+def is_own_file(root: Path, file: Path) -> bool:
+    """Tell whether a file is the project's own, and not an installed package's."""
     if not file.is_relative_to(root):
         return False
     if _OUTSIDE_FOLDERS.intersection(file.relative_to(root).parts):

@@ -38,6 +38,7 @@ class CustomLoop(MainLoop):
         self._cost_before = 0.0
         self._last: CheckpointRecord | None = None  # where an interrupted run is resumed
         self._is_last_whole = False
+        self._is_rehearsed = False
         self.move = recorder.move  # type: ignore[method-assign]
 
     def begin(self, num_epochs: int | None = None) -> None:
@@ -61,6 +62,9 @@ class CustomLoop(MainLoop):
             self._resume(self._last)
         self._cost_before = self._recorder.checkpoints.cost.total_secs
         self._began = time.perf_counter()
+        self.state.iterators.begin_loop(
+            () if self._last is None else data_in(self._folder(self._last))["main"]
+        )
 
     def visit(self, epoch: int) -> Visit | None:
         """Visit every epoch; of a resumed run those from its last checkpoint on."""
@@ -68,6 +72,14 @@ class CustomLoop(MainLoop):
         if last is None or last.kind is not Kind.EPOCH_END or epoch > last.epoch + self._is_last_whole:
             return Visit()
         if self._is_last_whole:
+            if self._is_rehearsed:
+                return (
+                    None
+                    if epoch < last.epoch
+                    else Visit(rehearses=self._folder(last))
+                    if epoch == last.epoch
+                    else Visit()
+                )
             return Visit(before=self._folder(last)) if epoch == last.epoch + 1 else None
         if epoch < last.epoch:
             return None
@@ -127,7 +139,10 @@ class CustomLoop(MainLoop):
         self._is_last_whole = bool(bundle.read_manifest(folder).get("is_whole"))
         if last.kind is Kind.START:
             self.restore(folder, is_fresh=True)
-        self.state.iterators.owe(data_in(folder))
+        if self._is_last_whole:
+            self._is_rehearsed = not self.goes_to(folder)
+            if not self._is_rehearsed:
+                self.state.iterators.owe(data_in(folder))
 
     def _folder(self, checkpoint: CheckpointRecord) -> Path:
         folder: Path = self._recorder.past.folder(checkpoint)

@@ -281,7 +281,12 @@ class Recorder:
 
 def _environment(script: Path | None) -> dict[str, Any]:
     root = str(project_root(script)) if script else None
-    return {**read_environment(), "root": root, "module": _module_name()}
+    return {**read_environment(), "root": root, "module": _module_name(), "is_hands_free": _is_hands_free()}
+
+
+def _is_hands_free() -> bool:
+    """Whether the program runs without knowing flor_keras: its main module carries a mark."""
+    return hasattr(sys.modules.get("__main__"), "__flor_hands_free__")
 
 
 def _module_name() -> str | None:

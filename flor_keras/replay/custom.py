@@ -41,6 +41,8 @@ class CustomVisit(MainLoop):
         self._visits = self._planned(self._manifest(start))
         if start is not None:
             self.restore(self._folder(start), is_fresh=True)
+        last = self._last()
+        self.state.iterators.begin_loop(() if last is None else data_in(self._folder(last))["main"])
 
     # -- which epochs, and how ------------------------------------------------------------------------------------
 
@@ -74,9 +76,12 @@ class CustomVisit(MainLoop):
 
     def _is_built(self) -> bool:
         """Whether the program has built all that the loop's last checkpoint holds; else its first step does."""
-        ends = self._ends()
-        last = self._replayer.checkpoint(self.loop, Kind.AFTER) or (ends[max(ends)] if ends else None)
+        last = self._last()
         return last is None or self.goes_to(self._folder(last))
+
+    def _last(self) -> CheckpointRecord | None:
+        ends = self._ends()
+        return self._replayer.checkpoint(self.loop, Kind.AFTER) or (ends[max(ends)] if ends else None)
 
     def _ends(self) -> dict[int, CheckpointRecord]:
         return self._replayer.epoch_ends(self.loop)

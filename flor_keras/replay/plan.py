@@ -20,7 +20,7 @@ from flor_keras.instrument.changes import difference, forbidden_changes
 from flor_keras.instrument.levels import Level, dearest
 from flor_keras.instrument.loglines import LogLine, Program
 from flor_keras.instrument.sources import read_sources
-from flor_keras.records import Kind, LoopRecord
+from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.replay.asked import parse_probes
 from flor_keras.replay.epochs import parse_epochs
 from flor_keras.store.database import Store
@@ -78,6 +78,7 @@ class Plan:
     continues: list[int] = field(default_factory=list)  # unfinished replays like this one, whose values are kept
     done: dict[str, list[int]] = field(default_factory=dict)  # the epochs they have computed, by loop
     probes: list[dict[str, Any]] = field(default_factory=list)  # computed without a line in the program
+    is_hands_free: bool = False  # the program does not know flor_keras
     is_outside_kept: bool = True  # what is logged outside of epochs; of several workers one keeps it
     expected_secs: float | None = None  # what it was expected to take
     carried: str | None = None  # what an asked line carries from one epoch to the next, if anything
@@ -110,7 +111,7 @@ def make_plan(store: Store, request: Request) -> Plan:
     current = read_sources(root, recorded)
     is_changed = _check_changes(recorded, current, request.is_forced)
     script = Path(str(run.script)).relative_to(root).as_posix()
-    program = Program(script, current)
+    program = Program(script, current, bool(run.environment.get("is_hands_free")))
     probes = parse_probes(request.probes, request.metrics)
     if not request.names and not probes:
         raise UsageError("Nothing was asked for: give a NAME the program logs, --probe or --metric.")
@@ -143,6 +144,7 @@ def make_plan(store: Store, request: Request) -> Plan:
         callbacks=request.callbacks,
         is_changed=is_changed,
         allow_writes=request.allow_writes,
+        is_hands_free=bool(run.environment.get("is_hands_free")),
         probes=probes,
         carried=carried_between_epochs(current, program.reaching(lines)),
     )

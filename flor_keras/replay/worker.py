@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from flor_keras import origin, session
+from flor_keras import hands_free, origin, session
 from flor_keras.replay import guard
 from flor_keras.replay.cost import measured
 from flor_keras.replay.guard.quiet import quiet_program
@@ -47,7 +47,8 @@ def main(words: list[str]) -> None:
     replayer.suspect_environment()
     session.begin(replayer)
     quiet_program()
-    origin.restore_on_import(layout.run_folder(Path(plan.store), plan.run))
+    if not plan.is_hands_free:  # there everything follows from the recorded seed
+        origin.restore_on_import(layout.run_folder(Path(plan.store), plan.run))
     outcome = _run(plan)
     try:
         replayer.flush()
@@ -73,7 +74,10 @@ def _run(plan: Plan) -> str | None:
         os.chdir(plan.cwd)
     sys.argv = [plan.script, *plan.argv]
     try:
-        if plan.module is not None and plan.module != "__main__":
+        if plan.is_hands_free:
+            target = hands_free.Target(Path(plan.script), plan.module)
+            hands_free.run_program(target, hands_free.prepare(target, plan.argv))
+        elif plan.module is not None and plan.module != "__main__":
             sys.path.insert(0, plan.cwd)
             runpy.run_module(plan.module, run_name="__main__", alter_sys=True)
         else:

@@ -17,12 +17,19 @@ class Iterators:
     """Watches the iterators made during each epoch of a loop, up to the end of its training."""
 
     def __init__(self) -> None:
+        self._main: list[bytes | None] = []  # those the main loop itself goes through
         self._states: list[bytes | None] = []
         self._recorded: Sequence[bytes | None] = ()
         self._counts: list[
             tuple[Any, int]
         ] = []  # data sets (weakly) and their iterators, in order of first use
         self._owed: list[int] = []
+
+    def begin_loop(self, recorded: Sequence[bytes | None] = ()) -> None:
+        """Watch what the main loop itself goes through, which may be a data set too; ``recorded`` as in `begin_epoch`."""
+        self._states = self._main = []
+        self._recorded = recorded
+        keras_internals.watch_iterators(self._make)
 
     def begin_epoch(self, recorded: Sequence[bytes | None] = ()) -> None:
         """Watch from here on; iterators get the ``recorded`` states, in the order they are made."""
@@ -36,7 +43,11 @@ class Iterators:
     def position(self) -> dict[str, Any]:
         """Return the states of this epoch's iterators, and how many each lasting data set has had."""
         self._counts = [(reference, count) for reference, count in self._counts if reference() is not None]
-        return {"states": list(self._states), "counts": [count for _, count in self._counts]}
+        return {
+            "main": list(self._main),
+            "states": list(self._states),
+            "counts": [count for _, count in self._counts],
+        }
 
     def owe(self, position: Mapping[str, Any]) -> None:
         """Note the iterators there were in epochs that are skipped; they are made when their data set is used next."""

@@ -28,12 +28,14 @@ class Visit:
       end: the checkpoint its block is skipped to; None where it is run.
       is_entered_at_block: the code before the block need not run.
       is_begun: the first step of a block that is skipped is made all the same, for the names it binds.
+      rehearses: the checkpoint that is restored after it, all of it having run only to build what is built late.
     """
 
     before: Path | None = None
     end: Path | None = None
     is_entered_at_block: bool = False
     is_begun: bool = False
+    rehearses: Path | None = None
 
 
 class MainLoop:
@@ -186,7 +188,7 @@ class MainLoop:
         if visit is None:
             return False
         self._visit = visit
-        self.is_entered = visit.before is not None or visit.end is not None
+        self.is_entered = (visit.before or visit.end or visit.rehearses) is not None
         self._is_first_step_only = self.is_in_block = self.is_left = False
         self.num_steps = 0
         self.move(Position(self.loop, self.epoch))
@@ -201,7 +203,11 @@ class MainLoop:
         return ()
 
     def _end_epoch(self) -> None:
-        self.epoch_done()
+        if self._visit.rehearses is None:
+            self.epoch_done()
+        else:
+            self.restore(self._visit.rehearses)
+            self.state.iterators.owe(data_in(self._visit.rehearses))
 
     def _exhaust(self) -> None:
         self.is_exhausted = True

@@ -18,12 +18,58 @@ from typing import Any
 from flor_keras import keras_internals
 
 _generator: Any = None
+_followed: int | None = None  # a seed whose generator is made when it is first needed
 _num_default_rngs = 0
 
 
 def generator() -> Any:
-    """Return the generator behind `tf.random`, None unless `seed_everything` was called."""
+    """Return the generator behind `tf.random`, None unless `seed_everything` or `follow` was called."""
+    global _generator
+    if _generator is None and _followed is not None:
+        import tensorflow as tf
+
+        with tf.init_scope():
+            _generator = tf.random.Generator.from_seed(_followed, alg="philox")
     return _generator
+
+
+def follow(value: int, on_release: Callable[[], None]) -> None:
+    """Seed TensorFlow for a program that may not do so itself; once it does, its own seed holds.
+
+    TensorFlow is not started, so that the program can still configure its devices. The seed of Keras is left alone: it
+    follows from Python's random state, which the program may have seeded.
+
+    Args:
+      value: the seed.
+      on_release: called when the program sets a seed of its own.
+    """
+    global _followed
+    import tensorflow as tf
+
+    original = tf.random.set_seed
+
+    @functools.wraps(original)
+    def set_seed(seed: Any) -> None:
+        if _followed is not None:
+            _release()
+            on_release()
+        original(seed)
+
+    original(value)
+    _followed = value
+    _patch_tensorflow()
+    tf.random.set_seed = set_seed
+
+
+def _release() -> None:
+    """Let the functions of `tf.random` be TensorFlow's own again."""
+    global _generator, _followed
+    _generator = _followed = None
+
+
+def follow_numpy(value: int) -> None:
+    """Have `numpy.random.default_rng()` without a seed follow from one."""
+    _patch_default_rng(value)
 
 
 def seed_everything(value: int) -> None:
@@ -76,7 +122,8 @@ def _patch_tensorflow() -> None:
 def _either(original: Callable[..., Any], drawn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs) if keras_internals.is_in_tf_data() else drawn(*args, **kwargs)
+        is_original = generator() is None or keras_internals.is_in_tf_data()
+        return original(*args, **kwargs) if is_original else drawn(*args, **kwargs)
 
     return function
 
@@ -101,4 +148,4 @@ def _categorical(logits: Any, num_samples: Any, dtype: Any = None, seed: Any = N
 
 
 def _next_seed() -> Any:
-    return _generator.make_seeds(1)[:, 0]
+    return generator().make_seeds(1)[:, 0]
