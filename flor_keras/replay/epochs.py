@@ -31,7 +31,8 @@ def _part(part: str, available: Sequence[int], word: str) -> list[int]:
             "them separated by commas."
         )
     if len(numbers) > 1:
-        return [epoch for epoch in _range(numbers, available) if epoch in set(available)]
+        known = set(available)
+        return [epoch for epoch in _range(numbers, available) if epoch in known]
     return [_one(numbers[0], available, word)]
 
 
