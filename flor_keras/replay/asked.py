@@ -55,7 +55,10 @@ def _from_file(path: Path, function: str) -> dict[str, Any]:
         raise UsageError(f"The probe's file {path} cannot be read: {error}. Give FILE.py:function.") from error
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if function not in defined:
-        raise UsageError(f"{path} defines no function {function!r}; it has {', '.join(defined) or 'none'}. Give one of its functions as FILE.py:function.")
+        raise UsageError(
+            f"{path} defines no function {function!r}; it has {', '.join(defined) or 'none'}. "
+            "Give one of its functions as FILE.py:function."
+        )
     return {
         **{"kind": "file", "name": function, "level": Level.EPOCH.value, "is_in_graph": False},
         **{"path": str(path), "source": source},
@@ -70,7 +73,10 @@ def _metric(spec: str) -> dict[str, Any]:
     try:
         ast.parse(expression, mode="eval")
     except SyntaxError as error:
-        raise UsageError(f"The metric {expression!r} is not a Python expression: {error.msg}. Give something like auc=\"keras.metrics.AUC()\".") from error
+        raise UsageError(
+            f"The metric {expression!r} is not a Python expression: {error.msg}. "
+            'Give something like auc="keras.metrics.AUC()".'
+        ) from error
     return {
         **{"kind": "metric", "name": f"val_{name}", "level": Level.EVAL.value, "is_in_graph": False},
         "expression": expression,

@@ -137,7 +137,7 @@ def make_plan(store: Store, request: Request) -> Plan:
         levels={name: one.value for name, one in levels.items()},
         epochs=_epochs(store, run, set(levels.values()), request.epochs),
         num_loops=len(loops),
-        steps=_steps(loops, request.steps),
+        steps=_steps(loops, store.checkpoints(run.id), request.steps),
         is_in_every_loop=any(_is_at_the_ends_of_loops(line) for line in lines),
         is_in_graph=any(_is_in_graph(line) for line in lines) or any(p["is_in_graph"] for p in probes),
         reaching=reaching,
@@ -186,10 +186,13 @@ def _continued(store: Store, plan: Plan) -> Plan:
     )
 
 
-def _steps(loops: list[LoopRecord], asked: str | None) -> list[int] | None:
+def _steps(
+    loops: list[LoopRecord], checkpoints: list[CheckpointRecord], asked: str | None
+) -> list[int] | None:
     if asked is None:
         return None
     known = [loop.steps for loop in loops if loop.steps]
+    known += [checkpoint.step for checkpoint in checkpoints if checkpoint.step]  # of custom loops
     return parse_epochs(asked, range(max(known)) if known else range(1 << 20), "step")
 
 

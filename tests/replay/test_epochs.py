@@ -10,7 +10,14 @@ from flor_keras.replay.epochs import parse_epochs
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("3", [3]), ("0,3,5:9:2", [0, 3, 5, 7]), ("-1", [9]), ("8:", [8, 9]), (":2", [0, 1]), ("all", list(range(10)))],
+    [
+        ("3", [3]),
+        ("0,3,5:9:2", [0, 3, 5, 7]),
+        ("-1", [9]),
+        ("8:", [8, 9]),
+        (":2", [0, 1]),
+        ("all", list(range(10))),
+    ],
 )
 def test_lists_and_ranges_follow_pythons_slices(text, expected):
     assert parse_epochs(text, range(10)) == expected
@@ -27,5 +34,5 @@ def test_an_open_range_of_very_many_steps_takes_no_time():
 
 @pytest.mark.parametrize("text", ["x", "1:2:0", "11", "1,,2"])
 def test_what_is_no_list_or_not_there_is_refused(text):
-    with pytest.raises(UsageError, match="Give one of those|separated by commas"):
+    with pytest.raises(UsageError, match=r"Give one of those|separated by commas"):
         parse_epochs(text, range(10))
