@@ -9,7 +9,6 @@ import sys
 
 import click
 
-from flor_keras.cli import text
 from flor_keras.environment import HASH_SEED
 from flor_keras.errors import UsageError
 from flor_keras.session import ARGS_VARIABLE
@@ -22,7 +21,12 @@ _NAMED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as with python -m.")
 @click.option("--name", metavar="NAME", help="A name for the run, to find it by.")
 @click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="A value for flor.arg(NAME).")
-@text.store_option
+@click.option(
+    "--store",
+    metavar="PATH",
+    help="The store to record into; without it FLOR_STORE, else .flor at the top of SCRIPT's git work tree, "
+    "else beside it.",
+)
 @click.pass_context
 def record(
     context: click.Context,
