@@ -77,7 +77,7 @@ class CustomVisit(MainLoop):
     def _is_built(self) -> bool:
         """Whether the program has built all that the loop's last checkpoint holds; else its first step does."""
         last = self._last()
-        return last is None or self.goes_to(self._folder(last))
+        return last is None or self.state.is_built(self._folder(last))
 
     def _last(self) -> CheckpointRecord | None:
         ends = self._ends()

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flor_keras.checkpoint import bundle
 from flor_keras.state.iterators import Iterators
 from flor_keras.state.objects import Objects, holds_variables
 from flor_keras.state.random import capture_random, restore_random
 from flor_keras.state.restore import read_python, restore_objects
+from flor_keras.state.variables import gather
 
 
 class LoopState:
@@ -49,6 +51,14 @@ class LoopState:
         python = {"objects": kept, "data": self.iterators.position(), "random": capture_random()}
         inexact = [*self._unkept, *(f"{name} cannot be pickled and was not kept" for name in kept.lost)]
         return python, {"inexact": inexact, "lost": kept.lost}
+
+    def is_built(self, folder: Path) -> bool:
+        """Whether the program has all variables of a checkpoint, those apart that restoring it creates."""
+        manifest = bundle.read_manifest(folder)
+        known = {*gather(self.native).variables, *manifest.get("metrics", ())}
+        created = tuple(f"{name}/" for key in ("optimizers", "tables") for name in manifest.get(key, ()))
+        recorded = [name for name in manifest["tensors"] if name.partition("/")[0] in self.native]
+        return all(name in known or name.startswith(created) for name in recorded)
 
     def restore(self, folder: Path, *, is_fresh: bool = False) -> dict[str, Any]:
         """Put everything into the state of the checkpoint in ``folder``; return the locals it holds.
