@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from flor_keras import origin as _origin  # reads the random states, which are a program's own from here on
+from flor_keras import origin as _origin  # noqa: F401 - reads the random states, which are a program's own from here on
 
 if TYPE_CHECKING:
     from flor_keras.callback import FlorKeras

@@ -16,16 +16,10 @@ from typing import Any, Protocol
 # Attributes of Keras objects that lead to state found elsewhere, to the object graph's own plumbing or to
 # compiled functions. The deferred ones repeat what attributes with speaking names hold; they are looked at last.
 SKIPPED_ATTRIBUTES = frozenset(
-    "_tracker token_counts lookup_table _inbound_nodes _outbound_nodes _nodes _nodes_by_depth _operations _operations_by_depth _inputs"
-    " _outputs _inputs_struct _outputs_struct train_function test_function predict_function history"
-    " _distribute_strategy _saved_model_inputs_spec _saved_model_arg_spec _tracked _call_signature"
-    " _trainable_variables_indices _layer_checkpoint_dependencies _eval_epoch_iterator"
-    " _self_unconditional_checkpoint_dependencies _self_unconditional_dependency_names"
-    " _self_unconditional_deferred_dependencies _self_saveable_object_factories _self_tracked_trackables"
-    " _self_update_uid _self_name_based_restores".split()
+    ["_tracker", "token_counts", "lookup_table", "_inbound_nodes", "_outbound_nodes", "_nodes", "_nodes_by_depth", "_operations", "_operations_by_depth", "_inputs", "_outputs", "_inputs_struct", "_outputs_struct", "train_function", "test_function", "predict_function", "history", "_distribute_strategy", "_saved_model_inputs_spec", "_saved_model_arg_spec", "_tracked", "_call_signature", "_trainable_variables_indices", "_layer_checkpoint_dependencies", "_eval_epoch_iterator", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names", "_self_unconditional_deferred_dependencies", "_self_saveable_object_factories", "_self_tracked_trackables", "_self_update_uid", "_self_name_based_restores"]
 )
 DEFERRED_ATTRIBUTES = frozenset(
-    "_functional _layers _metrics _trainable_variables _non_trainable_variables _seed_generators _variables".split()
+    ["_functional", "_layers", "_metrics", "_trainable_variables", "_non_trainable_variables", "_seed_generators", "_variables"]
 )
 
 
@@ -42,7 +36,7 @@ def is_keras_object(value: Any) -> bool:
 
 
 @functools.cache
-def is_training_class(cls: type) -> bool:
+def is_training_class(cls: Any) -> bool:
     """Whether objects of a class are parts of a training program that a copy cannot stand for."""
     import keras
     import tensorflow as tf
@@ -332,7 +326,6 @@ class TrainingSteps:
           recorded: the names of all variables there should be.
           known: returns the names there are.
         """
-        import tensorflow as tf
 
         batch = self.owner._distributed_dataset.element_spec
         with contextlib.suppress(RuntimeError, NotImplementedError, ValueError), _optimizer_left(model):
@@ -357,7 +350,7 @@ class TrainingSteps:
         """Construct the iterator, as a subclass of Keras's that lets the source have its say."""
         outer = self
 
-        class Steps(original):  # type: ignore[misc,valid-type]
+        class Steps(original):
             def _get_iterator(self) -> Any:
                 return _Request(outer) if outer.is_armed else super()._get_iterator()
 
@@ -413,8 +406,7 @@ def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None
 
 
 _STATEFUL_RANDOM = frozenset(
-    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal RandomShuffle Multinomial RandomGamma"
-    " RandomGammaGrad RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal RandomCrop".split()
+    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle", "Multinomial", "RandomGamma", "RandomGammaGrad", "RandomPoisson", "RandomPoissonV2", "ParameterizedTruncatedNormal", "RandomCrop"]
 )
 
 

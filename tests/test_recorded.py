@@ -7,8 +7,6 @@ import textwrap
 
 import pytest
 
-from flor_keras.records import Kind, Status
-
 pytestmark = pytest.mark.slow
 
 PRELUDE = """

@@ -41,7 +41,8 @@ def record(
     The script and its files stay as they are. Seeds are set, and recorded, where the program sets none. At the end it is
     told what was recorded, and what was left as it is, and why.
     """
-    what, *argv = [*words, *context.obj.script_args]
+    given_words = [*words, *context.obj.script_args]
+    what, argv = given_words[0], given_words[1:]
     environment = {HASH_SEED: "0", **os.environ}
     if args:
         given = dict(json.loads(os.environ.get(ARGS_VARIABLE) or "{}"))

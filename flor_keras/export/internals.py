@@ -222,7 +222,7 @@ def write_assets(model: Any, folder: Path) -> None:
     """Write what the `.keras` format keeps beside weights: vocabularies of lookup layers."""
     from keras.src.saving import saving_lib
 
-    class Assets(saving_lib.DiskIOStore):  # type: ignore[misc]
+    class Assets(saving_lib.DiskIOStore):
         def __init__(self) -> None:
             self.mode, self.working_dir, self.archive, self.tmp_dir = "w", str(folder), None, None
 

@@ -56,7 +56,7 @@ class Server:
         serve = self._loaded.serve
         (specs, _) = serve.concrete_functions[0].structured_input_signature
 
-        class Served(keras.Model):  # type: ignore[misc]
+        class Served(keras.Model):
             def call(self, inputs: Any, training: bool = False) -> Any:
                 given = inputs if len(specs) > 1 and isinstance(inputs, list | tuple) else (inputs,)
                 fitting = [

@@ -14,8 +14,7 @@ from flor_keras.instrument.scopes import FunctionId
 # Methods that run again in every worker before its first epoch.
 _BEGINNINGS = frozenset(("__init__", "__new__", "set_model", "set_params", "on_train_begin", "build"))
 _CHANGING = frozenset(
-    "append appendleft extend add update insert pop popleft setdefault remove discard clear sort write"
-    " assign assign_add assign_sub update_state reset_state".split()
+    ["append", "appendleft", "extend", "add", "update", "insert", "pop", "popleft", "setdefault", "remove", "discard", "clear", "sort", "write", "assign", "assign_add", "assign_sub", "update_state", "reset_state"]
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -70,7 +69,7 @@ def _changes_outside(function: _Function) -> Iterator[ast.stmt | ast.expr]:
         if isinstance(node, ast.Global | ast.Nonlocal):
             yield node
         is_call = isinstance(node, ast.Call) and _is_changing(node) and _depth(node.func) == 1
-        if is_call and _root(node.func) not in inside:  # type: ignore[attr-defined]
+        if is_call and _root(node.func) not in inside:  # type: ignore[attr-defined, operator]
             yield node  # type: ignore[misc]
         for target in _targets(node):
             if not isinstance(target, ast.Name) and _root(target) not in {*inside, None}:

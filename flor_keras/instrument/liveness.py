@@ -80,9 +80,11 @@ class Liveness:
                 return (after - writes(node)) | reads(node)
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, after: Names, exits: _Exits) -> Names:
-        is_while = isinstance(node, ast.While)
-        head = self._block(node.orelse, after, exits) | (reads(node.test) if is_while else _NONE)
-        target = _NONE if is_while else writes(node.target)
+        if isinstance(node, ast.While):
+            test, target, source = reads(node.test), _NONE, _NONE
+        else:
+            test, target, source = _NONE, writes(node.target), reads(node.iter, node.target)
+        head = self._block(node.orelse, after, exits) | test
         while True:
             inside = replace(exits, to_break=after, to_continue=head)
             grown = head | (self._block(node.body, head, inside) - target)
@@ -90,7 +92,7 @@ class Liveness:
                 break
             head = grown
         self._head[node] = self._head.get(node, _NONE) | head
-        return head | (_NONE if is_while else reads(node.iter, node.target))
+        return head | source
 
     def _try(self, node: ast.Try | ast.TryStar, after: Names, exits: _Exits) -> Names:
         last = self._block(node.finalbody, after, exits)

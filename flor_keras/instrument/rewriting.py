@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 from flor_keras.instrument.main_loops import MainLoop
 from flor_keras.instrument.syntax import Loop
@@ -45,7 +46,7 @@ class _Replacer(ast.NodeTransformer):
     def _visit_loop(self, node: Loop) -> ast.AST | list[ast.stmt]:
         rewriting = self._replacements.get(id(node))
         self.generic_visit(node)
-        return node if rewriting is None else rewriting.statements(node)
+        return node if rewriting is None else rewriting.statements(node)  # type: ignore[arg-type]
 
     visit_For = visit_While = _visit_loop
 
@@ -134,7 +135,7 @@ class _Rewriting:
         return call
 
 
-def _place(node: ast.AST, near: ast.AST, is_last: bool = False) -> ast.AST:
+def _place(node: Any, near: ast.AST, is_last: bool = False) -> Any:
     """Give a new node, and all in it, the place of a node of the program."""
     line = getattr(near, "end_lineno" if is_last else "lineno", 1)
     if is_last and isinstance(near, ast.For | ast.While):

@@ -52,7 +52,7 @@ _FUNCTIONS = {
 _HOMES = {probe.class_name: probe.home for probe in BUILT_IN.values()}
 _HOMES |= {name: home for home, names in _FUNCTIONS.items() for name in names}
 
-__all__ = sorted([*_HOMES, "BUILT_IN", "BuiltIn"])  # noqa: PLE0605
+__all__ = sorted([*_HOMES, "BUILT_IN", "BuiltIn"])
 
 
 def __getattr__(name: str) -> Any:

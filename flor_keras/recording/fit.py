@@ -114,7 +114,7 @@ class FitLoop:
     def _give_history(self) -> None:
         """Put the logs of the epochs before the resumed one into the model's History, which `fit` has just emptied."""
         resumed, self._resumed = self._resumed, []
-        history = getattr(self._model, "history", None)
+        history: Any = getattr(self._model, "history", None)
         for at, (epoch, logs) in enumerate(resumed):
             history.epoch.insert(at, epoch)
             for name, value in logs.items():

@@ -130,7 +130,7 @@ def _evaluated(expression: str) -> Any:
     return keras.metrics.get(metric)
 
 
-def _Function(probe: dict[str, Any], validation_data: Any, is_redone: bool) -> Any:  # noqa: N802 - makes one
+def _Function(probe: dict[str, Any], validation_data: Any, is_redone: bool) -> Any:
     """Return a callback that calls a person's function with the model, the position and the logs."""
     import keras
 

@@ -13,6 +13,7 @@ from flor_keras.replay.plan import Plan
 from flor_keras.replay.segments import Place, places
 from flor_keras.store.database import Store
 from flor_keras.store.replay_tables import ReplayRow
+import itertools
 
 # Where nothing was measured yet. Importing TensorFlow and Keras takes most of a start.
 _IMPORT_SECS = 6.0
@@ -160,7 +161,7 @@ def measured(
     """Return what a worker's events, each with its time, say of its costs; the start of a fork says nothing of others."""
     loop_at = next((at for at, event in events if event["event"] == "loop"), None)
     ends = [at for at, event in events if event["event"] == "epoch"]
-    between = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    between = [after - before for before, after in itertools.pairwise(ends)]
     usual = statistics.mean(between) if between else None
     first = ends[0] - loop_at if ends and loop_at is not None else None
     return {

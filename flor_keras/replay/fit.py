@@ -19,8 +19,8 @@ from flor_keras.records import Execution, Kind, Position
 from flor_keras.replay.leads import is_probe, leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
-from flor_keras.state.changers import change_the_model
 from flor_keras.state.callbacks import restore_callbacks
+from flor_keras.state.changers import change_the_model
 from flor_keras.state.data_position import data_fingerprint
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import read_python

@@ -20,7 +20,6 @@ from flor_keras.replay.verify import Comparison
 from flor_keras.store.database import Store
 from flor_keras.store.values import plain
 
-
 _OF_EPOCHS = (Kind.EPOCH_HOOKS, Kind.EPOCH_END)
 
 

@@ -78,7 +78,7 @@ class _Arrays:
         if self._names is not None:
             if id(value) in self._names:
                 return self._names[id(value)]
-            if keras_internals.is_training_class(type(value)):
+            if keras_internals.is_training_class(type(value)):  # type: ignore[arg-type]
                 raise pickle.PicklingError(f"this {type(value).__name__} is none of the program's objects by name")
         return self.number(value)
 

@@ -22,7 +22,9 @@ def capture_random() -> dict[str, Any]:
 
 def restore_random(states: Mapping[str, Any]) -> None:
     """Put back what `capture_random` returned."""
-    random.setstate(_expanded(states["python"]))
+    python = _expanded(states["python"])
+    assert python is not None
+    random.setstate(python)
     np.random.set_state(states["numpy"])
     keras_internals.set_eager_random_state(_expanded(states["tensorflow"]))
 

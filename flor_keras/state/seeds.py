@@ -107,7 +107,7 @@ def _patch_tensorflow() -> None:
     import tensorflow as tf
 
     random = tf.random
-    stateless = {
+    stateless: dict[str, Callable[..., Any]] = {
         "normal": _shaped(random.stateless_normal, ("mean", "stddev", "dtype")),
         "truncated_normal": _shaped(random.stateless_truncated_normal, ("mean", "stddev", "dtype")),
         "uniform": _shaped(random.stateless_uniform, ("minval", "maxval", "dtype")),

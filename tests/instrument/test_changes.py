@@ -1,6 +1,6 @@
 """What may differ between the recorded program and the one replayed, and what may not."""
 
-# ruff: noqa: E501 (a program on one line reads better than one folded)
+
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the doctor finds in a program, and what it leaves alone: for each rule programs of both kinds."""
 
-# ruff: noqa: E501 (a program on one line reads better than one folded)
+
 
 from __future__ import annotations
 

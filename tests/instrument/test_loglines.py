@@ -1,6 +1,6 @@
 """What the source says about log lines: their names, their levels and what leads to them."""
 
-# ruff: noqa: E501 (a program on one line reads better than one folded)
+
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flor_keras.instrument.calls import Calls, bindings_in
+from flor_keras.instrument.fitting import is_fit
 from flor_keras.instrument.index import Index
 from flor_keras.instrument.keras_words import words
 from flor_keras.instrument.levels import Level
-from flor_keras.instrument.fitting import is_fit
 from flor_keras.instrument.scopes import Class, ClassKind, Scope, calls_in
 from flor_keras.instrument.syntax import is_generator, last_name, own_nodes
 

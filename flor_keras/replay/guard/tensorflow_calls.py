@@ -239,7 +239,7 @@ def _patch_fingerprints(patches: Patches, module: ModuleType, places: Places) ->
 
 
 def _patch_profiler(patches: Patches, module: ModuleType, places: Places) -> None:
-    class ProfilerSession(module.ProfilerSession):  # type: ignore[misc, name-defined]
+    class ProfilerSession(module.ProfilerSession):  # type: ignore[name-defined]
         def start(self, logdir: Any, options: Any) -> None:
             super().start(places.using(places.write, logdir), options)
 
