@@ -65,6 +65,7 @@ class Trial:
             result.replay, result.causes = replayed.result()
             result.resume, causes = resumed.result()
         result.causes += [cause for cause in causes if cause not in result.causes]
+        result.causes = [cause.replace(f"{self.project.folder}/", "") for cause in result.causes]
         result.secs = time.monotonic() - began
         return result
 
@@ -216,4 +217,4 @@ has the programs.
 
 
 def _cell(text: str) -> str:
-    return text.splitlines()[0].partition(",")[0][:120].replace("|", "/")
+    return text.splitlines()[0].partition(",")[0].partition(" in (")[0][:120].replace("|", "/")
