@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from flor_keras.replay.plan import Plan
 from flor_keras.replay.segments import Place, places
 from flor_keras.store.database import Store
 from flor_keras.store.replay_tables import ReplayRow
-import itertools
 
 # Where nothing was measured yet. Importing TensorFlow and Keras takes most of a start.
 _IMPORT_SECS = 6.0
