@@ -11,11 +11,10 @@ import random
 import signal
 import time
 
+import flor_keras as flor
 import keras
 import numpy as np
 import tensorflow as tf
-
-import flor_keras as flor
 
 KILL = json.loads(os.environ.get("KILL") or "null")  # [loop, epoch, step]
 _PATIENCE_SECS = 20.0
