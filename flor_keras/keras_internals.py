@@ -61,6 +61,13 @@ def is_traced_function(value: Any) -> bool:
     return isinstance(value, Function)
 
 
+def is_eager_tensor(value: Any) -> bool:
+    """Whether ``value`` is a tensor with a value; `tf.is_tensor` is true of variables, and of symbols too."""
+    from tensorflow.python.framework.ops import EagerTensor
+
+    return isinstance(value, EagerTensor)
+
+
 def native_variable(variable: Any) -> Any:
     """Return the `tf.Variable` under a Keras variable, None before it has a value.
 

@@ -177,7 +177,17 @@ def begin(line: int) -> AbstractContextManager[Any]:
     if current.main_loop is not None:
         return _Inner(current.main_loop)
     main, loops = _loops[frame.f_code.co_filename, line]
-    return _Outer(current, main, loops, frame)
+    try:
+        return _Outer(current, main, loops, frame)
+    except Exception as error:  # the border between us and the program
+        if (
+            current.about_next_loop() is not None
+        ):  # a replay or a resumed run must not go on with wrong numbers
+            raise
+        current.report(
+            f"The loop at {main.scope.path}:{line} is not recorded: {type(error).__name__}: {error}"
+        )
+        return _Plain()
 
 
 def _is_in_graph() -> bool:
@@ -303,7 +313,7 @@ def loop_state(
         "is_way_out_seen": main.is_way_out_seen,
         "refused": refused,
     }
-    state = LoopState(changed, read_names, about, native)
+    state = LoopState(changed, read_names, about, native, reach.others(main))
     state.about |= {"changed": list(changed), "native": list(state.native)}
     return state
 

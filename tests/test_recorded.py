@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from flor_keras.records import Kind, Status
+
 pytestmark = pytest.mark.slow
 
 PRELUDE = """
@@ -348,3 +350,50 @@ def test_hindsight_values_equal_those_of_a_twin_run_bit_for_bit(project, loop):
                 expected = [row for row in live[name] if not words or row[1] == 2]
                 assert expected or name == "step_loss"
                 assert replayed(report, name) == expected, (name, words)
+
+
+def test_tracebacks_show_the_programs_own_lines(project):
+    text = PRELUDE + textwrap.dedent("""
+        @flor.record
+        def train():
+            for epoch in range(2):
+                for xb, yb in data:
+                    train_step(xb, yb)
+                    if epoch == 1:
+                        raise ValueError("mine")
+
+        train()
+    """)
+    project.write("plain.py", text.replace("@flor.record", ""))
+    bare = project.run(project.write("plain.py", text.replace("@flor.record", "# as it was")))
+    ended = project.run(project.write("train.py", text))
+    assert ended.status == 1
+    assert ended.stderr.replace("train.py", "plain.py") == bare.stderr
+    run = project.latest()
+    assert run.status is Status.FAILED
+    assert [c.epoch for c in run.checkpoints if c.kind is Kind.EPOCH_END] == [0]
+
+
+def test_what_cannot_be_recorded_is_told_and_runs_as_ever(project):
+    text = PRELUDE + textwrap.dedent("""
+        @flor.record
+        def batches():
+            for xb, yb in data:
+                train_step(xb, yb)
+                yield 1
+
+        @flor.record
+        def nothing():
+            return 2
+
+        print(sum(batches()), nothing())
+        exec("@flor.record\\ndef unseen():\\n    for i in range(3): pass\\n    return i")
+        print(unseen())
+    """)
+    ended = project.succeed(project.write("train.py", text))
+    assert ended.stdout == "3 2\n2\n"
+    assert "train.py:32: loop not recorded, and run as ever: it is in a generator" in ended.stderr
+    assert "not recorded, and trained as ever: it has no loop" in ended.stderr
+    assert (
+        "<string>:1: not recorded, and trained as ever: its source, <string>, cannot be read" in ended.stderr
+    )

@@ -192,7 +192,7 @@ class Calls:
 
     def _bind_arguments(self, scope: Scope, call: ast.Call) -> None:
         for called in self.values(scope, call.func):
-            for name, argument in _matched_arguments(called, call):
+            for name, argument in matched_arguments(called, call):
                 if found := self.values(scope, argument):
                     self._names[called.path, name] |= found
 
@@ -256,7 +256,7 @@ def bindings_in(scope: Scope) -> Iterator[tuple[Scope, ast.AST, ast.AST | None]]
                 yield scope, target, value
 
 
-def _matched_arguments(called: Scope, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+def matched_arguments(called: Scope, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     """Pair the arguments of a call with the parameters of the function called."""
     names = called.parameters
     is_bound = called.owner is not None and names[:1] in (["self"], ["cls"])

@@ -2,6 +2,7 @@
 
 v = f(…)         binds v; f is looked into where it is the program's own, and trusted where it is a library's
 v = obj.m(…)     binds v, changes obj; so does obj.m(…) alone
+    v = obj.a, …     binds v; where the object v stands for is changed, so is obj
 obj.a = …, obj[i] = …, v += …    change the object
 f(…) alone       changes what f, the program's own, changes; nothing where f is known to only show something;
                  of any other f nothing can be said
@@ -11,12 +12,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flor_keras.instrument.calls import Calls
+from flor_keras.instrument.calls import Calls, matched_arguments
 from flor_keras.instrument.keras_words import words
-from flor_keras.instrument.liveness import writes
+from flor_keras.instrument.liveness import reads, writes
 from flor_keras.instrument.scopes import Scope
 from flor_keras.instrument.syntax import FunctionNode, children_here, inner_parts, last_name, root_name
 
@@ -97,13 +98,14 @@ class Effects:
         self._calls = calls
         self._summaries: dict[Scope, Changes] = {}
 
-    def of(self, scope: Scope, nodes: Iterable[ast.AST]) -> Changes:
+    def of(self, scope: Scope, nodes: Sequence[ast.AST]) -> Changes:
         """Return what running ``nodes``, which stand in ``scope``, changes."""
         found = Changes()
         for node in nodes:
             found.bound |= writes(node)
             for part, is_alone in _parts(node):
                 self._note(scope, part, is_alone, found)
+        _follow_aliases(nodes, found)
         return found
 
     def summary(self, scope: Scope) -> Changes:
@@ -187,9 +189,8 @@ class Effects:
         found.elsewhere |= inside.elsewhere
         found.unknown += [unknown for unknown in inside.unknown if unknown not in found.unknown]
         given = set(function.parameters)
-        if inside.changed & given:
-            for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-                self._change(argument, found)
+        for argument in _changed_arguments(function, call, inside.changed & given):
+            self._change(argument, found)
         local = given | (inside.bound - _declared(function))
         for name in (inside.changed | inside.bound) - local:
             home = _home(function, name)
@@ -201,6 +202,41 @@ class Effects:
             elif home is not function:
                 text = f"{function.qualname} changes {name} of {home.qualname}"
                 found.unknown.append(Unknown(scope.path, call.lineno, text, None))
+
+
+def _changed_arguments(function: Scope, call: ast.Call, changed: set[str]) -> list[ast.expr]:
+    """Return the arguments of a call that stand for changed parameters: all, where stars hide which those are."""
+    every = [*call.args, *(keyword.value for keyword in call.keywords)]
+    has_stars = any(isinstance(a, ast.Starred) for a in call.args) or any(
+        k.arg is None for k in call.keywords
+    )
+    if changed and has_stars:
+        return every
+    return [argument for name, argument in matched_arguments(function, call) if name in changed]
+
+
+def _follow_aliases(nodes: Sequence[ast.AST], found: Changes) -> None:
+    """Where an object is changed under one name, what that name was taken from may hold it too: ``x = o.items``."""
+    bindings = [binding for node in nodes for part, _ in _parts(node) for binding in _bindings(part)]
+    while more := {
+        name for names, value in bindings if names & found.changed for name in reads(value) - found.changed
+    }:
+        found.changed |= more
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[frozenset[str], ast.AST]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((writes(target), value) for target in targets)
+        case (
+            ast.AnnAssign(target=target, value=ast.expr() as value)
+            | ast.NamedExpr(target=target, value=value)
+        ):
+            yield writes(target), value
+        case ast.For(target=target, iter=value):
+            yield writes(target), value
+        case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+            yield writes(target), value
 
 
 def _home(function: Scope, name: str) -> Scope | None:

@@ -40,6 +40,7 @@ class MainLoop:
       needed_after: names whose values are needed after the loop.
       changed: names whose objects the loop changes.
       read: names the loop reads.
+      read_around: names it or code after it reads.
       elsewhere: (path, name) of what it changes outside of its own scope.
       unknown: calls that may change anything.
     """
@@ -54,6 +55,7 @@ class MainLoop:
     needed_after: tuple[str, ...]
     changed: tuple[str, ...]
     read: tuple[str, ...]
+    read_around: tuple[str, ...]
     elsewhere: tuple[tuple[str, str], ...]
     unknown: tuple[Unknown, ...]
 
@@ -213,6 +215,7 @@ class MainLoops:
             needed_after=tuple(sorted(bound & after)),
             changed=tuple(sorted(whole.changed | (whole.bound & _augmented(loop)))),
             read=tuple(sorted({n for node in ast.walk(loop) for n in _loads(node)})),
+            read_around=tuple(sorted({*after, *(n for node in ast.walk(loop) for n in _loads(node))})),
             elsewhere=tuple(sorted(whole.elsewhere)),
             unknown=tuple(whole.unknown),
         )

@@ -75,15 +75,12 @@ class _Rewriting:
             home[:] = [*before, self._block(block), *self._names(block[-1]), *after]
         loop.body[:0] = self._names(loop)
         self._drive(loop)
-        opening = ast.With(
-            items=[
-                ast.withitem(
-                    self._call(BEGIN, ast.Constant(self._line)), ast.Name(self._variable, ast.Store())
-                )
-            ],
-            body=[*self._names(loop), loop],
+        item = ast.withitem(
+            self._call(BEGIN, ast.Constant(self._line)), ast.Name(self._variable, ast.Store())
         )
-        _place(opening, loop)
+        for part in (item.context_expr, item.optional_vars):
+            _place(part, loop)
+        opening = ast.copy_location(ast.With(items=[item], body=[*self._names(loop), loop]), loop)
         return [opening, *self._names(loop)]
 
     def _drive(self, loop: ast.For | ast.While) -> None:
@@ -105,7 +102,9 @@ class _Rewriting:
                 statement.iter = self._call("steps", statement.iter)
             elif isinstance(statement, ast.While):
                 step = self._call("step")
-                statement.test = _place(ast.BoolOp(ast.And(), [statement.test, step]), statement.test)
+                statement.test = ast.copy_location(
+                    ast.BoolOp(ast.And(), [statement.test, step]), statement.test
+                )
         leave = _place(ast.Expr(self._call("leave")), block[-1], is_last=True)
         return self._if(f"{self._variable}.enters()", [*block, leave])
 

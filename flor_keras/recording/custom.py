@@ -8,6 +8,7 @@ allows.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flor_keras.records import CheckpointRecord, Kind, LoopRecord, Position
 from flor_keras.state.loops import LoopState, data_in
 from flor_keras.state.mainloop import MainLoop, Visit
 
+_RUN = Visit()
 _SHARE_OF_TIME = 1 / 15  # that checkpoints of epochs without a block may take
 
 
@@ -36,6 +38,7 @@ class CustomLoop(MainLoop):
         self._name = name
         self._began = time.perf_counter()
         self._cost_before = 0.0
+        self._due = 0.0  # when the next checkpoint of an epoch without a block may be taken
         self._last: CheckpointRecord | None = None  # where an interrupted run is resumed
         self._is_last_whole = False
         self._is_rehearsed = False
@@ -61,7 +64,7 @@ class CustomLoop(MainLoop):
         else:
             self._resume(self._last)
         self._cost_before = self._recorder.checkpoints.cost.total_secs
-        self._began = time.perf_counter()
+        self._began = self._due = time.perf_counter()
         self.state.iterators.begin_loop(
             () if self._last is None else data_in(self._folder(self._last))["main"]
         )
@@ -70,7 +73,7 @@ class CustomLoop(MainLoop):
         """Visit every epoch; of a resumed run those from its last checkpoint on."""
         last = self._last
         if last is None or last.kind is not Kind.EPOCH_END or epoch > last.epoch + self._is_last_whole:
-            return Visit()
+            return _RUN
         if self._is_last_whole:
             if self._is_rehearsed:
                 return (
@@ -87,6 +90,22 @@ class CustomLoop(MainLoop):
             end=self._folder(last), is_entered_at_block=bool(self.state.about.get("is_entered_at_block"))
         )
 
+    def epochs(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of the epochs to run: of a run that is not resumed all, at the least cost."""
+        return self._all_epochs(iterable) if self._last is None else super().epochs(iterable)
+
+    def _all_epochs(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        move, loop, iterators = self.move, self.loop, self.state.iterators
+        for self.epoch, item in enumerate(iterable):
+            self.is_in_block = self.is_left = False
+            self.num_steps = 0
+            move(Position(loop, self.epoch))
+            iterators.begin_epoch()
+            yield item
+            if not self.is_left:
+                self.epoch_done()
+        self._exhaust()
+
     def is_over(self, epoch: int) -> bool:
         """Only a loop that was over when the run was interrupted has no epoch left."""
         return self._last is not None and self._last.kind is Kind.AFTER
@@ -97,8 +116,10 @@ class CustomLoop(MainLoop):
 
     def epoch_done(self) -> None:
         """Checkpoint the end of an epoch that has no block."""
-        if not self.is_left and self._is_affordable():
+        if not self.is_left and time.perf_counter() >= self._due:
             self._take(Kind.EPOCH_END, {"is_whole": True})
+            cost = self._recorder.checkpoints.cost.total_secs - self._cost_before
+            self._due = self._began + cost / _SHARE_OF_TIME
 
     def exhausted(self) -> None:
         """After a loop that is not run again, have the state it led to."""
@@ -127,10 +148,6 @@ class CustomLoop(MainLoop):
         run, loop, now = self._recorder.run, self.loop, time.time()
         self._recorder.journal.post(lambda store: store.finish_loop(run, loop, None, now))
 
-    def _is_affordable(self) -> bool:
-        cost = self._recorder.checkpoints.cost.total_secs - self._cost_before
-        return bool(cost <= _SHARE_OF_TIME * (time.perf_counter() - self._began))
-
     # -- resuming and checkpoints ---------------------------------------------------------------------------------
 
     def _resume(self, last: CheckpointRecord) -> None:
@@ -142,7 +159,7 @@ class CustomLoop(MainLoop):
         if self._is_last_whole:
             self._is_rehearsed = not self.goes_to(folder)
             if not self._is_rehearsed:
-                self.state.iterators.owe(data_in(folder))
+                self.state.pass_over(folder)
 
     def _folder(self, checkpoint: CheckpointRecord) -> Path:
         folder: Path = self._recorder.past.folder(checkpoint)

@@ -24,21 +24,28 @@ class Iterators:
             tuple[Any, int]
         ] = []  # data sets (weakly) and their iterators, in order of first use
         self._owed: list[int] = []
+        self._is_watching = False
 
     def begin_loop(self, recorded: Sequence[bytes | None] = ()) -> None:
         """Watch what the main loop itself goes through, which may be a data set too; ``recorded`` as in `begin_epoch`."""
         self._states = self._main = []
         self._recorded = recorded
-        keras_internals.watch_iterators(self._make)
+        self._watch()
 
     def begin_epoch(self, recorded: Sequence[bytes | None] = ()) -> None:
         """Watch from here on; iterators get the ``recorded`` states, in the order they are made."""
         self._states, self._recorded = [], recorded
-        keras_internals.watch_iterators(self._make)
+        if not self._is_watching:
+            self._watch()
 
     def end(self) -> None:
         """Watch no longer."""
+        self._is_watching = False
         keras_internals.watch_iterators(None)
+
+    def _watch(self) -> None:
+        self._is_watching = True
+        keras_internals.watch_iterators(self._make)
 
     def position(self) -> dict[str, Any]:
         """Return the states of this epoch's iterators, and how many each lasting data set has had."""

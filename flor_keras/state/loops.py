@@ -22,6 +22,7 @@ class LoopState:
       read_names: returns the program's locals that are to be kept, those that are bound.
       about: what the start checkpoint says of the loop, as plain data.
       native: objects whose variables the loop may change; ``roots`` too if not given.
+      others: further objects, which those the loop changes may come to hold.
     """
 
     def __init__(
@@ -30,12 +31,13 @@ class LoopState:
         read_names: Callable[[], Mapping[str, Any]] = dict,
         about: Mapping[str, Any] | None = None,
         native: Mapping[str, Any] | None = None,
+        others: Mapping[str, Any] | None = None,
     ) -> None:
         every = roots if native is None else native
         self.native = {name: value for name, value in every.items() if holds_variables(name, value)}
         self.about = dict(about or {})
         self.iterators = Iterators()
-        self._objects = Objects({**roots, **self.native})
+        self._objects = Objects({**roots, **self.native}, others)
         self._read_names = read_names
         self._unkept = [f"{path} ({kind}) cannot be kept" for path, kind in self._objects.unkept()]
 
@@ -70,6 +72,10 @@ class LoopState:
         names = self._objects.put_back(python["objects"])
         restore_random(python["random"])
         return names
+
+    def pass_over(self, folder: Path) -> None:
+        """What is skipped up to a checkpoint has made data iterators, too."""
+        self.iterators.owe(data_in(folder))
 
 
 def data_in(folder: Path) -> dict[str, Any]:

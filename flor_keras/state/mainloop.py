@@ -16,7 +16,7 @@ from typing import Any
 
 from flor_keras.errors import StateError
 from flor_keras.records import Position
-from flor_keras.state.loops import LoopState, data_in
+from flor_keras.state.loops import LoopState
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class MainLoop:
             self.epoch_done()
         else:
             self.restore(self._visit.rehearses)
-            self.state.iterators.owe(data_in(self._visit.rehearses))
+            self.state.pass_over(self._visit.rehearses)
 
     def _exhaust(self) -> None:
         self.is_exhausted = True
@@ -230,7 +230,7 @@ class MainLoop:
 
     def _pass(self, end: Path) -> None:
         """What the skipped block would have done to the order of later data."""
-        self.state.iterators.owe(data_in(end))
+        self.state.pass_over(end)
         self.state.iterators.end()
         self.passed()
 

@@ -25,6 +25,9 @@ from flor_keras.state.pickles import pack, unpack
 from flor_keras.state.variables import attributes_of, gather, is_of_the_program, is_walked
 
 _ATOMS = (str, bytes, int, float, complex, type(None), np.generic, np.dtype, range, slice)
+_LONG = 10_000  # items of a container that is not walked unless the loop changes it
+_SHORT = 1000  # items of a container that is kept although the loop is not seen to change it
+_CONTAINERS = (list, dict, set, deque)
 _CODE = (FunctionType, MethodType, ModuleType, type)
 _OUTPUTS = (
     io.IOBase,
@@ -59,16 +62,29 @@ class _Way:
 
 
 class Objects:
-    """The objects reached from ``roots`` (name to object), as they are before the loop."""
+    """The objects reached before the loop.
 
-    def __init__(self, roots: Mapping[str, Any]) -> None:
+    Args:
+      roots: the objects the loop changes, by name.
+      others: objects it does not change itself, which what it changes may come to hold.
+    """
+
+    def __init__(self, roots: Mapping[str, Any], others: Mapping[str, Any] | None = None) -> None:
         self._live: dict[str, Any] = {}
         self._ways: dict[str, _Way] = {}
         self._seen: dict[int, Any] = {}
-        queue = deque((name, value) for name, value in roots.items())
+        self._walk(deque(roots.items()), is_long_walked=True)
+        self._changed = dict.fromkeys(
+            self._ways
+        )  # paths, in order; those once held by what the loop changes join them
+        self._walk(deque((others or {}).items()), is_long_walked=False)
+        self._changed |= {path: None for path in self._ways if _is_small(self._live[path])}
+        self._paths = {id(self._live[path]): path for path in self._ways}
+
+    def _walk(self, queue: deque[tuple[str, Any]], is_long_walked: bool) -> None:
         while queue:
             path, value = queue.popleft()
-            if isinstance(value, _ATOMS) or id(value) in self._seen:
+            if _is_atom(value) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
             way = _way_of(value)
@@ -77,7 +93,9 @@ class Objects:
                 self._live[path] = value
             if way is not None:
                 self._ways[path] = way
-            queue.extend((f"{path}/{key}", child) for key, child in children(value)) if children else None
+            is_short = is_long_walked or not isinstance(value, _CONTAINERS) or len(value) <= _LONG
+            if children is not None and is_short:
+                queue.extend((f"{path}/{key}", child) for key, child in children(value))
 
     def unkept(self) -> list[tuple[str, str]]:
         """Return path and type of the objects whose state cannot be kept: generators, connections, threads."""
@@ -92,7 +110,7 @@ class Objects:
 
     def keep(self, values: Mapping[str, Any]) -> Kept:
         """Return the content of the objects, and ``values`` (locals of the program) with what they share with it."""
-        contents = {path: way.read(self._live[path]) for path, way in self._ways.items()}
+        contents = self._contents(values)
         try:
             return Kept(*pack((contents, dict(values)), self._live))
         except Exception:  # noqa: BLE001 - pickling runs code of the value's own class
@@ -101,6 +119,27 @@ class Objects:
             contents = {path: content for path, content in contents.items() if path not in lost}
             rest = {name: value for name, value in values.items() if name not in lost}
             return Kept(*pack((contents, rest), self._live), lost)
+
+    def _contents(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the content of the objects the loop changes, and of the others those and ``values`` hold by now."""
+        contents = {path: self._ways[path].read(self._live[path]) for path in self._changed}
+        if len(self._changed) == len(self._ways):
+            return contents
+        todo = [*(self._live[path] for path in self._changed), *values.values()]
+        seen = set()
+        while todo:
+            value = todo.pop()
+            if _is_atom(value) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            path = self._paths.get(id(value))
+            way = _way_of(value)
+            if path is not None and path not in contents:
+                contents[path] = self._ways[path].read(value)
+                self._changed[path] = None
+            children = way.children if way is not None else _items if isinstance(value, tuple) else None
+            todo += [child for _, child in children(value)] if children is not None else []
+        return contents
 
     def put_back(self, kept: Kept) -> dict[str, Any]:
         """Give the objects the content they had; return the values."""
@@ -116,6 +155,18 @@ class Objects:
         except Exception:  # noqa: BLE001 - as above
             return False
         return True
+
+
+def _is_atom(value: Any) -> bool:
+    """Whether a value cannot change, and leads to nothing that can."""
+    return isinstance(value, _ATOMS) or internals.is_eager_tensor(value)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether an object is cheap enough to be kept although the loop is not seen to change it."""
+    if isinstance(value, _CONTAINERS):
+        return len(value) <= _SHORT
+    return is_of_the_program(type(value))
 
 
 def holds_variables(name: str, value: Any) -> bool:
@@ -141,7 +192,7 @@ def _way_of(value: Any) -> _Way | None:
     for kind, way in _WAYS:
         if isinstance(value, kind):
             return way
-    if internals.is_training_class(type(value)):
+    if internals.is_training_class(type(value)):  # type: ignore[arg-type]
         return _TRAINED
     if is_of_the_program(type(value)):
         return _OBJECT

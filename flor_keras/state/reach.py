@@ -45,6 +45,11 @@ class Reach:
                 found[f"{module['__name__']}:{name}"] = module[name]
         return {key: value for key, value in found.items() if value is not _MISSING and not _is_code(value)}
 
+    def others(self, main: MainLoop) -> dict[str, Any]:
+        """Return the objects a loop, or the code after it, reads in its own scope."""
+        found = {name: self.value(name) for name in main.read_around}
+        return {key: value for key, value in found.items() if value is not _MISSING and not _is_code(value)}
+
     def everything(self, main: MainLoop) -> dict[str, Any]:
         """Return all objects with variables that a loop and the functions it calls read, by key."""
         found = {name: self.value(name) for name in main.read}
