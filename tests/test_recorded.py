@@ -397,3 +397,12 @@ def test_what_cannot_be_recorded_is_told_and_runs_as_ever(project):
     assert (
         "<string>:1: not recorded, and trained as ever: its source, <string>, cannot be read" in ended.stderr
     )
+
+
+def test_a_loop_of_which_nothing_can_be_skipped_is_shown_in_the_plan(project):
+    project.write("train.py", program("a call of which nothing is known", {}))
+    project.succeed("train.py")
+    project.write("train.py", program("a call of which nothing is known", LINES))
+    shown = project.flor("replay", "train.py", "end", "--epochs", "2", "--dry-run").stdout
+    line = 1 + program("a call of which nothing is known", {}).splitlines().index("            tell[0](epoch)")
+    assert f"every epoch of loop 0 before them, too: train.py:{line}: tell[0](epoch) may change anything" in shown

@@ -37,6 +37,9 @@ def print_plan(prospect: Prospect) -> None:
     click.echo(f"level   {plan.level}: {_LEVELS[plan.level]}")
     if plan.epochs:
         click.echo(f"redo    {_epochs(plan, plan.epochs)}")
+    for loop, why in plan.from_start.items():
+        if loop in plan.epochs:
+            click.echo(f"        every epoch of loop {loop} before them, too: {why}")
     if plan.done:
         click.echo(f"done    {_epochs(plan, plan.done)}, by a replay that was stopped")
     if prospect.num_workers > 1:

@@ -57,6 +57,10 @@ class CustomLoop(MainLoop):
             started_at=time.time(),
         )
         self._recorder.journal.post(lambda store: store.begin_loop(record))
+        if (why := self.state.why_redone) is not None:
+            redone = f"{self._name}: a replay makes it again from its first epoch: {why}"
+            self._recorder.redone_loops.append(redone)
+            self._recorder.note(redone)
         self.move(Position(self.loop))
         self._last = None if self._recorder.past is None else self._recorder.past.last(self.loop)
         if self._last is None:

@@ -60,6 +60,7 @@ class Recorder:
         self._models: Any = None
         self._exports: Any = None
         self.main_loop: Any = None
+        self.redone_loops: list[str] = []  # those that a replay makes again from their first epoch, and why
         self.objects: dict[str, Any] = {}
         self.position = Position()
         self.num_loops = 0

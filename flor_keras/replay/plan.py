@@ -14,6 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from flor_keras.checkpoint import bundle
 from flor_keras.errors import ReplayError, UsageError
 from flor_keras.instrument.carried import carried_between_epochs
 from flor_keras.instrument.changes import difference, forbidden_changes
@@ -81,6 +82,7 @@ class Plan:
     is_hands_free: bool = False  # the program does not know flor_keras
     is_outside_kept: bool = True  # what is logged outside of epochs; of several workers one keeps it
     expected_secs: float | None = None  # what it was expected to take
+    from_start: dict[str, str] = field(default_factory=dict)  # loops made again from their first epoch, and why
     carried: str | None = None  # what an asked line carries from one epoch to the next, if anything
 
     def to_json(self) -> dict[str, Any]:
@@ -146,6 +148,7 @@ def make_plan(store: Store, request: Request) -> Plan:
         allow_writes=request.allow_writes,
         is_hands_free=bool(run.environment.get("is_hands_free")),
         probes=probes,
+        from_start=_from_start(store, run),
         carried=carried_between_epochs(current, program.reaching(lines)),
     )
     return _continued(store, replace(plan, key=_key(plan, current)))
@@ -279,6 +282,18 @@ def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) ->
     chosen = set(parse_epochs(asked, everywhere))
     visited = {str(loop): [e for e in epochs if e in chosen] for loop, epochs in available.items()}
     return {loop: epochs for loop, epochs in visited.items() if epochs}
+
+
+def _from_start(store: Store, run: RunRow) -> dict[str, str]:
+    """Return the loops in which nothing can be skipped, since what their steps change could not be told."""
+    found = {}
+    for checkpoint in store.checkpoints(run.id):
+        folder = store.path / checkpoint.path
+        if checkpoint.kind is Kind.START and checkpoint.error is None and folder.is_dir():
+            why = bundle.read_manifest(folder).get("refused")
+            if why:
+                found[str(checkpoint.loop)] = str(why)
+    return found
 
 
 def _epochs_of_custom_loops(store: Store, run: RunRow) -> dict[int, list[int]]:

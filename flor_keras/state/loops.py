@@ -40,11 +40,13 @@ class LoopState:
         self._objects = Objects({**roots, **self.native}, others)
         self._read_names = read_names
         self._unkept = [f"{path} ({kind}) cannot be kept" for path, kind in self._objects.unkept()]
+        if self._unkept and not self.about.get("refused"):
+            self.about["refused"] = self._unkept[0]
 
     @property
     def why_redone(self) -> str | None:
         """Why the training of an epoch cannot be skipped, whatever is kept of it."""
-        why = self.about.get("refused") or (self._unkept[0] if self._unkept else None)
+        why = self.about.get("refused")
         return None if why is None else str(why)
 
     def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
