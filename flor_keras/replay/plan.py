@@ -14,7 +14,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from flor_keras.checkpoint import bundle
 from flor_keras.errors import ReplayError, UsageError
 from flor_keras.instrument.carried import carried_between_epochs
 from flor_keras.instrument.changes import difference, forbidden_changes
@@ -286,6 +285,8 @@ def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) ->
 
 def _from_start(store: Store, run: RunRow) -> dict[str, str]:
     """Return the loops in which nothing can be skipped, since what their steps change could not be told."""
+    from flor_keras.checkpoint import bundle  # which brings NumPy; other commands make no plan
+
     found = {}
     for checkpoint in store.checkpoints(run.id):
         folder = store.path / checkpoint.path
