@@ -16,10 +16,51 @@ from typing import Any, Protocol
 # Attributes of Keras objects that lead to state found elsewhere, to the object graph's own plumbing or to
 # compiled functions. The deferred ones repeat what attributes with speaking names hold; they are looked at last.
 SKIPPED_ATTRIBUTES = frozenset(
-    ["_tracker", "token_counts", "lookup_table", "_inbound_nodes", "_outbound_nodes", "_nodes", "_nodes_by_depth", "_operations", "_operations_by_depth", "_inputs", "_outputs", "_inputs_struct", "_outputs_struct", "train_function", "test_function", "predict_function", "history", "_distribute_strategy", "_saved_model_inputs_spec", "_saved_model_arg_spec", "_tracked", "_call_signature", "_trainable_variables_indices", "_layer_checkpoint_dependencies", "_eval_epoch_iterator", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names", "_self_unconditional_deferred_dependencies", "_self_saveable_object_factories", "_self_tracked_trackables", "_self_update_uid", "_self_name_based_restores"]
+    [
+        "_tracker",
+        "token_counts",
+        "lookup_table",
+        "_inbound_nodes",
+        "_outbound_nodes",
+        "_nodes",
+        "_nodes_by_depth",
+        "_operations",
+        "_operations_by_depth",
+        "_inputs",
+        "_outputs",
+        "_inputs_struct",
+        "_outputs_struct",
+        "train_function",
+        "test_function",
+        "predict_function",
+        "history",
+        "_distribute_strategy",
+        "_saved_model_inputs_spec",
+        "_saved_model_arg_spec",
+        "_tracked",
+        "_call_signature",
+        "_trainable_variables_indices",
+        "_layer_checkpoint_dependencies",
+        "_eval_epoch_iterator",
+        "_self_unconditional_checkpoint_dependencies",
+        "_self_unconditional_dependency_names",
+        "_self_unconditional_deferred_dependencies",
+        "_self_saveable_object_factories",
+        "_self_tracked_trackables",
+        "_self_update_uid",
+        "_self_name_based_restores",
+    ]
 )
 DEFERRED_ATTRIBUTES = frozenset(
-    ["_functional", "_layers", "_metrics", "_trainable_variables", "_non_trainable_variables", "_seed_generators", "_variables"]
+    [
+        "_functional",
+        "_layers",
+        "_metrics",
+        "_trainable_variables",
+        "_non_trainable_variables",
+        "_seed_generators",
+        "_variables",
+    ]
 )
 
 
@@ -51,7 +92,9 @@ def is_opaque(value: Any) -> bool:
     import tensorflow as tf
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-    return isinstance(value, Function | tf.data.Dataset | tf.data.Iterator | tf.distribute.Strategy | tf.Graph)
+    return isinstance(
+        value, Function | tf.data.Dataset | tf.data.Iterator | tf.distribute.Strategy | tf.Graph
+    )
 
 
 def is_traced_function(value: Any) -> bool:
@@ -123,7 +166,9 @@ def reader(variables: Sequence[Any]) -> Callable[[], list[Any]]:
 
     handles, dtypes = [v.handle for v in variables], [v.dtype for v in variables]
     if not handles or not all("CPU" in v.device for v in variables):
-        return lambda: [read_variable_op(handle, dtype) for handle, dtype in zip(handles, dtypes, strict=True)]
+        return lambda: [
+            read_variable_op(handle, dtype) for handle, dtype in zip(handles, dtypes, strict=True)
+        ]
     attributes = ("N", len(handles), "dtypes", [dtype.as_datatype_enum for dtype in dtypes])
 
     def read() -> list[Any]:
@@ -289,7 +334,9 @@ class TrainingSteps:
             adapters.PyDatasetAdapter: "py_dataset",
             adapters.GeneratorDataAdapter: "generator",
         }
-        return next((kind for cls, kind in kinds.items() if isinstance(self.owner.data_adapter, cls)), "other")
+        return next(
+            (kind for cls, kind in kinds.items() if isinstance(self.owner.data_adapter, cls)), "other"
+        )
 
     @property
     def py_dataset(self) -> Any:
@@ -413,7 +460,20 @@ def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None
 
 
 _STATEFUL_RANDOM = frozenset(
-    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle", "Multinomial", "RandomGamma", "RandomGammaGrad", "RandomPoisson", "RandomPoissonV2", "ParameterizedTruncatedNormal", "RandomCrop"]
+    [
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "TruncatedNormal",
+        "RandomShuffle",
+        "Multinomial",
+        "RandomGamma",
+        "RandomGammaGrad",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "ParameterizedTruncatedNormal",
+        "RandomCrop",
+    ]
 )
 
 
@@ -422,7 +482,9 @@ def stateful_random_ops(model: Any) -> list[str]:
 
     Such state can be neither read nor put back. Graphs are searched through the functions they call.
     """
-    traced = [f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()]
+    traced = [
+        f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()
+    ]
     todo, seen, found = [function.graph for function in traced], set(), []
     while todo:
         graph = todo.pop()
@@ -461,7 +523,9 @@ def _is_seeded(op: Any) -> bool:
 
 def step_variables(model: Any) -> list[Any]:
     """Return the variables a traced training step uses, in the order it uses them first."""
-    traced = [f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()]
+    traced = [
+        f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()
+    ]
     return list({id(v): v for function in traced for v in function.graph.variables}.values())
 
 
@@ -522,7 +586,9 @@ def homes_of_random(name: str) -> list[tuple[Any, str]]:
     import tensorflow as tf
     from tensorflow.python.ops import random_ops
 
-    inner = {"categorical": name, "shuffle": "random_shuffle", "truncated_normal": name}.get(name, f"random_{name}")
+    inner = {"categorical": name, "shuffle": "random_shuffle", "truncated_normal": name}.get(
+        name, f"random_{name}"
+    )
     return [(tf.random, name), (random_ops, inner)]
 
 
@@ -574,7 +640,9 @@ def serialize_iterator(iterator: Any) -> bytes:
 
     ignore = tf.data.experimental.ExternalStatePolicy.IGNORE.value
     state = gen_dataset_ops.serialize_iterator(iterator._iterator_resource, external_state_policy=ignore)
-    return bytes(tf.io.serialize_tensor(state).numpy())  # part by part, a shuffle buffer of 256 takes 20 times as long
+    return bytes(
+        tf.io.serialize_tensor(state).numpy()
+    )  # part by part, a shuffle buffer of 256 takes 20 times as long
 
 
 def is_data_iterator(value: Any) -> bool:

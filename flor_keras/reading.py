@@ -143,7 +143,6 @@ class Run:
         """
         return _frame(table(self.store, [self.id], names), [self.id])
 
-
     def replay(self, model: Any, probe: Callable[[Any], Any], epochs: str | None = None) -> pd.DataFrame:
         """Return what `probe` gives for `model` in the state it had at the end of each epoch: no program, no training.
 

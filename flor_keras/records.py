@@ -30,7 +30,9 @@ class Kind(StrEnum):
 
     START = "start"  # before the first step of the loop
     STEP = "step"  # between two steps of an epoch: `step` steps of it are done
-    EPOCH_HOOKS = "epoch_hooks"  # before the epoch's callbacks, taken only where one of them may change the model
+    EPOCH_HOOKS = (
+        "epoch_hooks"  # before the epoch's callbacks, taken only where one of them may change the model
+    )
     EPOCH_END = "epoch_end"  # after the epoch's callbacks; the state the next epoch begins with
     AFTER = "after"  # after `fit` returned
 

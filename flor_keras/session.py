@@ -79,9 +79,7 @@ def begin(session: Session | None) -> None:
     _current = session
 
 
-def ensure(
-    store: str | Path | None = None, name: str | None = None, resume: str | None = None
-) -> Session:
+def ensure(store: str | Path | None = None, name: str | None = None, resume: str | None = None) -> Session:
     """Return the session of this process; begin recording into ``store`` if there is none yet.
 
     The variable FLOR_RESUME names a run to resume, like ``resume``.
@@ -163,7 +161,9 @@ def _log_from_graph(name: str, value: Any) -> None:
 
     session = _current or ensure()
     if session.execution.is_compiled:
-        session.report(f"flor.log({name!r}) inside a step compiled by XLA is not recorded: replay computes it later.")
+        session.report(
+            f"flor.log({name!r}) inside a step compiled by XLA is not recorded: replay computes it later."
+        )
         return
     line = _TracedLine()
 
@@ -209,7 +209,7 @@ def _given_args() -> dict[str, Any]:
         given = dict(json.loads(os.environ.get(ARGS_VARIABLE) or "{}"))
     except ValueError as error:
         raise UsageError(
-            f"The variable {ARGS_VARIABLE} is not JSON: {error}. Expected something like {{\"lr\": 0.01}}."
+            f'The variable {ARGS_VARIABLE} is not JSON: {error}. Expected something like {{"lr": 0.01}}.'
         ) from error
     words = sys.argv[1:]
     for index, word in enumerate(words):

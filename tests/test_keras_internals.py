@@ -30,7 +30,11 @@ def test_the_attributes_left_out_of_a_walk_exist_on_keras_objects(model):
     held = {*vars(model), *vars(model.layers[0]), *vars(model.optimizer), *vars(keras.layers.StringLookup())}
     assert {"_tracker", "_inbound_nodes", "train_function", "history", "_trainable_variables_indices"} <= held
     assert {"_tracker", "train_function"} <= internals.SKIPPED_ATTRIBUTES
-    assert held >= internals.DEFERRED_ATTRIBUTES - {"_metrics", "_seed_generators", "_non_trainable_variables"}
+    assert held >= internals.DEFERRED_ATTRIBUTES - {
+        "_metrics",
+        "_seed_generators",
+        "_non_trainable_variables",
+    }
 
 
 def test_what_holds_keras_state_is_known(model):

@@ -94,7 +94,9 @@ def test_commands_that_read_never_import_tensorflow(argv, tmp_path, run_record, 
     with Store.open(tmp_path, create=True) as store:
         store.begin_run(run_record())
         store.add_entries("run-1", [Entry("loss", 0.5, Position(0, 0))])
-    loaded = loaded_by("import sys; sys.argv[0] = 'flor-keras'\nfrom flor_keras.cli import main\nassert main() == 0", *argv)
+    loaded = loaded_by(
+        "import sys; sys.argv[0] = 'flor-keras'\nfrom flor_keras.cli import main\nassert main() == 0", *argv
+    )
     assert not loaded & {"tensorflow", "keras", "pandas"}
     if argv[0] == "runs":
         assert "numpy" not in loaded

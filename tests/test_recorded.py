@@ -404,5 +404,10 @@ def test_a_loop_of_which_nothing_can_be_skipped_is_shown_in_the_plan(project):
     project.succeed("train.py")
     project.write("train.py", program("a call of which nothing is known", LINES))
     shown = project.flor("replay", "train.py", "end", "--epochs", "2", "--dry-run").stdout
-    line = 1 + program("a call of which nothing is known", {}).splitlines().index("            tell[0](epoch)")
-    assert f"every epoch of loop 0 before them, too: train.py:{line}: tell[0](epoch) may change anything" in shown
+    line = 1 + program("a call of which nothing is known", {}).splitlines().index(
+        "            tell[0](epoch)"
+    )
+    assert (
+        f"every epoch of loop 0 before them, too: train.py:{line}: tell[0](epoch) may change anything"
+        in shown
+    )

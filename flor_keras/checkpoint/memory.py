@@ -140,7 +140,9 @@ def fill_holes(regions: list[Region]) -> None:
 def _madvise(region: Region, advice: int) -> None:
     """Advise the kernel; a refusal is no error, the pages are then shared as in any fork."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.madvise(ctypes.c_void_p(region.start), ctypes.c_size_t(region.end - region.start), ctypes.c_int(advice))
+    libc.madvise(
+        ctypes.c_void_p(region.start), ctypes.c_size_t(region.end - region.start), ctypes.c_int(advice)
+    )
 
 
 def available_bytes() -> int | None:

@@ -222,7 +222,9 @@ class Writer:
         self._failures += 1
         if self._failures >= MAX_FAILURES:
             self._why_in_line = what
-            self._on_event(f"{what}; checkpoints are now written by the training process itself, which is slower.")
+            self._on_event(
+                f"{what}; checkpoints are now written by the training process itself, which is slower."
+            )
         else:
             self._on_event(f"{what}; it is replaced.")
 
@@ -334,6 +336,4 @@ def job_for(
     files: dict[str, bytes],
 ) -> Job:
     """Describe one checkpoint for the worker."""
-    return Job(
-        number, str(folder), layout, dict(small), manifest, files, deadline_secs(layout.num_bytes)
-    )
+    return Job(number, str(folder), layout, dict(small), manifest, files, deadline_secs(layout.num_bytes))

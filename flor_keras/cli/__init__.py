@@ -45,7 +45,22 @@ def cli(context: click.Context) -> None:
         )
 
 
-for _command in (plot, tensorboard, runs, show, logs, record, replay, resume, doctor, export, evaluate, prune, verify, du):
+for _command in (
+    plot,
+    tensorboard,
+    runs,
+    show,
+    logs,
+    record,
+    replay,
+    resume,
+    doctor,
+    export,
+    evaluate,
+    prune,
+    verify,
+    du,
+):
     cli.add_command(_command)
 
 

@@ -25,7 +25,9 @@ def bisected(plan: Plan, expression: str, patience_secs: float, is_json: bool) -
 
     def look(one: Plan) -> Outcome:
         if not is_json:
-            click.echo(f"looking at epochs {spelled(next(iter(one.epochs.values())))}, level {one.level}", err=True)
+            click.echo(
+                f"looking at epochs {spelled(next(iter(one.epochs.values())))}, level {one.level}", err=True
+            )
         return carry_out(one, lambda event: None, patience_secs)
 
     found = bisect(plan, expression, look)
@@ -34,7 +36,11 @@ def bisected(plan: Plan, expression: str, patience_secs: float, is_json: bool) -
     if is_json:
         place = {"loop": loop, "epoch": epoch, "step": step}
         told: dict[str, Any] = {"run": plan.run, "expression": expression, **place, "values": found.values}
-        told |= {"num_visits": found.num_visits, "verified": found.verdict.value, "seconds": round(seconds, 3)}
+        told |= {
+            "num_visits": found.num_visits,
+            "verified": found.verdict.value,
+            "seconds": round(seconds, 3),
+        }
         print(text.to_strict_json(told))
     else:
         where = f"first at epoch {epoch}" if epoch is not None else "nowhere in the epochs asked for"

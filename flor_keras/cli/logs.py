@@ -25,11 +25,19 @@ from flor_keras.errors import UsageError
     type=click.Choice(["table", "csv", "json", "parquet"]),
     help="parquet needs pyarrow, and --out or a pipe. [table]",
 )
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write. [the terminal]")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write. [the terminal]"
+)
 @text.store_option
 @text.json_option
 def logs(
-    names: tuple[str, ...], refs: tuple[str, ...], is_all: bool, form: str | None, out: Path | None, store: str | None, is_json: bool
+    names: tuple[str, ...],
+    refs: tuple[str, ...],
+    is_all: bool,
+    form: str | None,
+    out: Path | None,
+    store: str | None,
+    is_json: bool,
 ) -> None:
     """Print what was logged under NAMEs (all without any), recorded or computed in hindsight.
 
@@ -60,12 +68,17 @@ def _write_parquet(runs: list[reading.Run], names: tuple[str, ...], out: Path | 
     if out is None and sys.stdout.isatty():
         raise UsageError("Parquet is not text. Give a file: flor-keras logs --format parquet -o logs.parquet")
     if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("Parquet needs pyarrow, which is not installed. Type: pip install pyarrow, or take --format csv.")
+        raise UsageError(
+            "Parquet needs pyarrow, which is not installed. Type: pip install pyarrow, or take --format csv."
+        )
     if not runs:
         raise UsageError("There are no runs yet, and a parquet file without columns is of no use.")
     frame = reading.frame_of(runs, names)
-    arrays = {name: [value.tolist() if hasattr(value, "tolist") else value for value in frame[name]] for name in frame
-              if frame[name].dtype == object}
+    arrays = {
+        name: [value.tolist() if hasattr(value, "tolist") else value for value in frame[name]]
+        for name in frame
+        if frame[name].dtype == object
+    }
     frame.assign(**arrays).to_parquet(sys.stdout.buffer, engine="pyarrow", index=False)
 
 

@@ -43,7 +43,9 @@ def print_plan(prospect: Prospect) -> None:
     if plan.done:
         click.echo(f"done    {_epochs(plan, plan.done)}, by a replay that was stopped")
     if prospect.num_workers > 1:
-        click.echo(f"workers {prospect.num_workers}: " + " | ".join(_epochs(s, s.epochs) for s in prospect.segments))
+        click.echo(
+            f"workers {prospect.num_workers}: " + " | ".join(_epochs(s, s.epochs) for s in prospect.segments)
+        )
     if prospect.why:
         click.echo(f"        {prospect.num_workers} only: {prospect.why}")
     click.echo(f"takes   {_expected(prospect)}")
@@ -81,7 +83,9 @@ def progress(prospect: Prospect) -> Iterator[Callable[[dict[str, Any]], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         is_single = len(prospect.segments) == 1
         tasks = [
-            bars.add_task("starting" if is_single else f"worker {at}: starting", total=segment.num_epochs or None)
+            bars.add_task(
+                "starting" if is_single else f"worker {at}: starting", total=segment.num_epochs or None
+            )
             for at, segment in enumerate(prospect.segments)
         ]
 
@@ -94,6 +98,8 @@ def progress(prospect: Prospect) -> Iterator[Callable[[dict[str, Any]], None]]:
                 bars.update(tasks[number], advance=advance, description=f"{lead}epoch {event['epoch']}")
             elif event["event"] == "died":
                 again = "; its epochs are tried once more" if event["is_retried"] else ""
-                bars.console.print(f"{lead}the worker died: {event['why']}{again}", markup=False, soft_wrap=True)
+                bars.console.print(
+                    f"{lead}the worker died: {event['why']}{again}", markup=False, soft_wrap=True
+                )
 
         yield on_event

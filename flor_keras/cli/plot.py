@@ -14,7 +14,11 @@ from flor_keras.cli import text
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--run", "refs", multiple=True, metavar="REF", help="Run to draw; repeatable. [latest]")
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Picture: .png, .pdf, .svg."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Picture: .png, .pdf, .svg.",
 )
 @text.store_option
 def plot(names: tuple[str, ...], refs: tuple[str, ...], out: Path, store: str | None) -> None:

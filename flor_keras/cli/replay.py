@@ -35,10 +35,17 @@ _LISTED = 8
     help="Compute without a line in SCRIPT: gradient_norm, weight_norm, … or FILE.py:function; repeatable.",
 )
 @click.option(
-    "--metric", "metrics", multiple=True, metavar='NAME="EXPR"', help='Such as auc="keras.metrics.AUC()", logged as val_auc.'
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar='NAME="EXPR"',
+    help='Such as auc="keras.metrics.AUC()", logged as val_auc.',
 )
 @click.option(
-    "--bisect", "expression", metavar="EXPR", help="Find where EXPR over the names first holds, such as num_not_finite>0."
+    "--bisect",
+    "expression",
+    metavar="EXPR",
+    help="Find where EXPR over the names first holds, such as num_not_finite>0.",
 )
 @click.option("--run", "run", metavar="REF", help="The run to replay. [the newest of SCRIPT]")
 @click.option("--epochs", metavar="LIST", help="Epochs from 0, such as 0,3,10:20:2. [all]")
@@ -62,7 +69,9 @@ _LISTED = 8
     metavar="N|auto",
     help="Processes to divide the epochs among; auto takes what pays and the machine has room for.",
 )
-@click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask before a replay of more than a minute.")
+@click.option(
+    "--yes", "-y", "is_sure", is_flag=True, help="Do not ask before a replay of more than a minute."
+)
 @click.option("--dry-run", "is_dry", is_flag=True, help="Show the plan and stop.")
 @click.option(
     "--force", "is_forced", is_flag=True, help="Replay a program that was changed; marks the values."
@@ -136,7 +145,8 @@ def _carried_out(prospect: Prospect, patience_secs: float) -> Outcome:
             return carry_out(prospect.plan, on_event, patience_secs, prospect.num_workers)
         except KeyboardInterrupt:
             click.echo(
-                "Stopped. The epochs that were done are in the store; the same command computes the rest.", err=True
+                "Stopped. The epochs that were done are in the store; the same command computes the rest.",
+                err=True,
             )
             raise
 
@@ -186,7 +196,9 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "run": plan.run,
         "level": plan.level,
-        "epochs": sorted({e for part in (plan.epochs, plan.done) for epochs in part.values() for e in epochs}),
+        "epochs": sorted(
+            {e for part in (plan.epochs, plan.done) for epochs in part.values() for e in epochs}
+        ),
         "names": plan.names,
         "values": _values(outcome),
         "verified": outcome.verdict.value,

@@ -33,7 +33,9 @@ def resume(context: click.Context, ref: str, store: str | None) -> int:
         run = opened.run(ref)
         args = opened.args(run.id)
     if run.status in (Status.RUNNING, Status.FINISHED):
-        raise UsageError(f"Run {run.id} is {run.status.value}; only an interrupted, failed or killed run can be resumed.")
+        raise UsageError(
+            f"Run {run.id} is {run.status.value}; only an interrupted, failed or killed run can be resumed."
+        )
     if run.script is None or not Path(run.script).is_file():
         raise UsageError(f"The script of run {run.id} is gone: {run.script}. Put it back and try again.")
     argv = context.obj.script_args or run.argv

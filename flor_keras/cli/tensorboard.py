@@ -13,7 +13,10 @@ from flor_keras.cli import text
 @click.command()
 @click.argument("refs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
-    "--logdir", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write; a run gets one in it."
+    "--logdir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder to write; a run gets one in it.",
 )
 @text.store_option
 def tensorboard(refs: tuple[str, ...], logdir: Path, store: str | None) -> None:

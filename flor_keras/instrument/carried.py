@@ -14,7 +14,27 @@ from flor_keras.instrument.scopes import FunctionId
 # Methods that run again in every worker before its first epoch.
 _BEGINNINGS = frozenset(("__init__", "__new__", "set_model", "set_params", "on_train_begin", "build"))
 _CHANGING = frozenset(
-    ["append", "appendleft", "extend", "add", "update", "insert", "pop", "popleft", "setdefault", "remove", "discard", "clear", "sort", "write", "assign", "assign_add", "assign_sub", "update_state", "reset_state"]
+    [
+        "append",
+        "appendleft",
+        "extend",
+        "add",
+        "update",
+        "insert",
+        "pop",
+        "popleft",
+        "setdefault",
+        "remove",
+        "discard",
+        "clear",
+        "sort",
+        "write",
+        "assign",
+        "assign_add",
+        "assign_sub",
+        "update_state",
+        "reset_state",
+    ]
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -58,12 +78,21 @@ def _changes_of_self(method: _Function) -> Iterator[ast.stmt | ast.expr]:
         for target in _targets(node):
             if _root(target) == owner and _depth(target) == 1:
                 yield node  # type: ignore[misc]
-        if isinstance(node, ast.Call) and _is_changing(node) and _depth(node.func) == 2 and _root(node.func) == owner:
+        if (
+            isinstance(node, ast.Call)
+            and _is_changing(node)
+            and _depth(node.func) == 2
+            and _root(node.func) == owner
+        ):
             yield node
 
 
 def _changes_outside(function: _Function) -> Iterator[ast.stmt | ast.expr]:
-    inside = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    inside = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     inside |= {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
     for node in ast.walk(function):
         if isinstance(node, ast.Global | ast.Nonlocal):

@@ -28,11 +28,18 @@ def plot(runs: Sequence[Run], names: Sequence[str], path: Path) -> None:
     lines = [[_lines(run, name) for run in runs] for name in names]
     for name, of_runs in zip(names, lines, strict=True):
         if not any(any(pair) for pair in of_runs):
-            raise UsageError(f"Nothing logged under {name!r} is a number, so there is no curve. See: flor-keras logs {name}")
+            raise UsageError(
+                f"Nothing logged under {name!r} is a number, so there is no curve. See: flor-keras logs {name}"
+            )
     width, height = _PANEL_INCHES
     with pyplot.rc_context({"font.size": 9, "axes.titlesize": 10}):
         figure, axes = pyplot.subplots(
-            len(names), 1, sharex=True, squeeze=False, figsize=(width, 0.7 + height * len(names)), layout="constrained"
+            len(names),
+            1,
+            sharex=True,
+            squeeze=False,
+            figsize=(width, 0.7 + height * len(names)),
+            layout="constrained",
         )
         for axis, name, of_runs in zip(axes[:, 0], names, lines, strict=True):
             _draw_panel(axis, name, runs, of_runs)
@@ -41,7 +48,9 @@ def plot(runs: Sequence[Run], names: Sequence[str], path: Path) -> None:
         try:
             figure.savefig(path, dpi=150)
         except ValueError as error:
-            raise UsageError(f"Cannot write {path}: {error}. Give a file such as out.png or out.pdf.") from error
+            raise UsageError(
+                f"Cannot write {path}: {error}. Give a file such as out.png or out.pdf."
+            ) from error
         finally:
             pyplot.close(figure)
 
@@ -50,7 +59,9 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise UsageError("Plots need matplotlib, which is not installed. Type: pip install matplotlib") from error
+        raise UsageError(
+            "Plots need matplotlib, which is not installed. Type: pip install matplotlib"
+        ) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -75,10 +86,14 @@ def _points(entries: Sequence[Entry], timeline: Timeline) -> Points | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or (getattr(value, "shape", None) == () and value.dtype.kind in "iufb")
+    return isinstance(value, int | float) or (
+        getattr(value, "shape", None) == () and value.dtype.kind in "iufb"
+    )
 
 
-def _draw_panel(axis: Any, name: str, runs: Sequence[Run], of_runs: Sequence[tuple[Points | None, Points | None]]) -> None:
+def _draw_panel(
+    axis: Any, name: str, runs: Sequence[Run], of_runs: Sequence[tuple[Points | None, Points | None]]
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_title(name, loc="left", fontweight="bold")
@@ -118,12 +133,20 @@ def _draw(axis: Any, points: Points, color: str, is_hindsight: bool) -> None:
 def _legend(runs: Sequence[Run], lines: Sequence[Sequence[tuple[Points | None, Points | None]]]) -> list[Any]:
     from matplotlib.lines import Line2D
 
-    found = [Line2D([], [], color=_COLORS[at % len(_COLORS)], lw=3, label=_title(run)) for at, run in enumerate(runs)]
+    found = [
+        Line2D([], [], color=_COLORS[at % len(_COLORS)], lw=3, label=_title(run))
+        for at, run in enumerate(runs)
+    ]
     flat = [pair for of_runs in lines for pair in of_runs]
     if any(pair[0] for pair in flat):
         found.append(Line2D([], [], color=_GRAY, lw=1.4, marker="o", markersize=4, label="recorded"))
     if any(pair[1] for pair in flat):
-        dashed: dict[str, Any] = {"ls": (0, (4, 2)), "marker": "o", "markersize": 5, "markerfacecolor": "white"}
+        dashed: dict[str, Any] = {
+            "ls": (0, (4, 2)),
+            "marker": "o",
+            "markersize": 5,
+            "markerfacecolor": "white",
+        }
         found.append(Line2D([], [], color=_GRAY, lw=1.4, label="in hindsight", **dashed))
     if any(points and not all(map(math.isfinite, points[1])) for pair in flat for points in pair):
         found.append(Line2D([], [], color=_GRAY, ls="", marker="x", markersize=5, label="NaN or infinite"))

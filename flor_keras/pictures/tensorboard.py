@@ -27,7 +27,9 @@ def write_events(run: Run, logdir: Path) -> dict[str, int]:
     tf = _tensorflow()
     folder = logdir / (f"{run.name}-{run.id}" if run.name else run.id)
     if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"There are events in {folder} already; TensorBoard would show both. Delete it or give another folder.")
+        raise UsageError(
+            f"There are events in {folder} already; TensorBoard would show both. Delete it or give another folder."
+        )
     entries = run.entries()
     timeline = Timeline(run, entries)
     written: dict[str, int] = {}
@@ -44,7 +46,9 @@ def _tensorflow() -> Any:
     try:
         import tensorboard  # noqa: F401
     except ImportError as error:
-        raise UsageError("Event files need tensorboard, which is not installed. Type: pip install tensorboard") from error
+        raise UsageError(
+            "Event files need tensorboard, which is not installed. Type: pip install tensorboard"
+        ) from error
     import tensorflow as tf
 
     return tf
@@ -64,7 +68,11 @@ def _write(tf: Any, name: str, value: Any, step: int) -> None:
 
 def _is_image(value: Any) -> bool:
     """Whether an array has the shape and the values of an image, or of a batch of images."""
-    if value.ndim not in (3, 4) or value.shape[-1] not in _CHANNELS or min(value.shape[-3:-1]) < _MIN_IMAGE_SIDE:
+    if (
+        value.ndim not in (3, 4)
+        or value.shape[-1] not in _CHANNELS
+        or min(value.shape[-3:-1]) < _MIN_IMAGE_SIDE
+    ):
         return False
     is_unit = value.dtype.kind == "f" and value.size and float(value.min()) >= 0 and float(value.max()) <= 1
     return value.dtype == "uint8" or bool(is_unit)

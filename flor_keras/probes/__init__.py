@@ -45,7 +45,14 @@ BUILT_IN = {
     )
 }
 _FUNCTIONS = {
-    "weights": ("weight_norm", "weight_norm_per_layer", "weight_histogram", "learning_rate", "num_not_finite", "layer_names"),
+    "weights": (
+        "weight_norm",
+        "weight_norm_per_layer",
+        "weight_histogram",
+        "learning_rate",
+        "num_not_finite",
+        "layer_names",
+    ),
     "predictions": ("confusion_matrix", "class_accuracy", "sample_loss"),
     "activations": ("activation_histogram", "dead_units"),
 }

@@ -23,7 +23,9 @@ def confusion_matrix(model: Any, batches: Batches) -> Array:
     outputs = [output.reshape(-1, output.shape[-1]) for _, output in pairs]
     is_logit = any(output.min() < 0 or output.max() > 1 for output in outputs if output.size)
     predicted = [_predicted(output, is_logit) for output in outputs]
-    num_classes = max(2, *(output.shape[-1] for output in outputs), *(int(true.max()) + 1 for true, _ in pairs if true.size))
+    num_classes = max(
+        2, *(output.shape[-1] for output in outputs), *(int(true.max()) + 1 for true, _ in pairs if true.size)
+    )
     found = np.zeros((num_classes, num_classes), np.int64)
     for (true, _), given in zip(pairs, predicted, strict=True):
         np.add.at(found, (true, given), 1)

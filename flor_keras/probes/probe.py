@@ -76,7 +76,9 @@ def batched(data: Any, batch_size: int = 32) -> Iterator[tuple[Any, Any]]:
         num_samples = len(keras.tree.flatten(y)[0])
         for begin in range(0, num_samples, batch_size):
             part = slice(begin, begin + batch_size)
-            yield tuple(keras.tree.map_structure(lambda array, part=part: array[part], whole) for whole in (x, y))
+            yield tuple(
+                keras.tree.map_structure(lambda array, part=part: array[part], whole) for whole in (x, y)
+            )
         return
     batches: Iterable[Any] = data
     if isinstance(data, keras.utils.PyDataset):

@@ -121,7 +121,10 @@ class GradientNormPerLayer(StepProbe):
         layers: dict[str, list[Any]] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
             layers.setdefault(variable.path.rpartition("/")[0], []).append(gradient)
-        norms = [tf.cast(tf.linalg.global_norm(g) if any(x is not None for x in g) else 0.0, tf.float32) for g in layers.values()]
+        norms = [
+            tf.cast(tf.linalg.global_norm(g) if any(x is not None for x in g) else 0.0, tf.float32)
+            for g in layers.values()
+        ]
         session.log(self.name, tf.stack(norms))
         return apply()
 
@@ -139,5 +142,7 @@ class UpdateRatio(StepProbe):
         before = [tf.identity(keras.ops.convert_to_tensor(variable)) for variable in variables]
         result = apply()
         moved = [keras.ops.convert_to_tensor(v) - was for v, was in zip(variables, before, strict=True)]
-        session.log(self.name, tf.math.divide_no_nan(tf.linalg.global_norm(moved), tf.linalg.global_norm(before)))
+        session.log(
+            self.name, tf.math.divide_no_nan(tf.linalg.global_norm(moved), tf.linalg.global_norm(before))
+        )
         return result

@@ -31,7 +31,10 @@ def weight_histogram(model: Any, num_bins: int = NUM_BINS) -> dict[str, Any]:
 
     Bins are of equal width from the smallest to the largest finite weight of the layer.
     """
-    return {layer.name: spread(np.concatenate([_flat(w) for w in layer.trainable_weights]), num_bins) for layer in _layers(model)}
+    return {
+        layer.name: spread(np.concatenate([_flat(w) for w in layer.trainable_weights]), num_bins)
+        for layer in _layers(model)
+    }
 
 
 def learning_rate(model: Any) -> float:

@@ -87,7 +87,11 @@ class Checkpoints:
         arrays = {f"{ARRAYS}/{number}": array for number, array in enumerate(packed)}
         snapshot = self._snapshot_of(state, arrays)
         small = {c.name: (c.dtype, c.shape, c.raw) for c in small_contents(state, snapshot)}
-        described = {**manifest, **_description(state, position, kind), "signature": signature(pickled) if self._is_signing else None}
+        described = {
+            **manifest,
+            **_description(state, position, kind),
+            "signature": signature(pickled) if self._is_signing else None,
+        }
         folder = self._folder(position, kind)
         job = job_for(self._number, folder, snapshot.layout, small, described, {pickles.FILE: pickled})
         arena = self._writer.prepare(snapshot.layout)
@@ -153,7 +157,12 @@ class Checkpoints:
 
 def _description(state: State, position: Position, kind: Kind) -> dict[str, Any]:
     return {
-        "position": {"loop": position.loop, "epoch": position.epoch, "step": position.step, "kind": kind.value},
+        "position": {
+            "loop": position.loop,
+            "epoch": position.epoch,
+            "step": position.step,
+            "kind": kind.value,
+        },
         "metrics": sorted(state.metric_names),
         "optimizers": list(state.optimizers),
         "tables": sorted(state.tables),

@@ -195,7 +195,9 @@ class FitLoop:
         with self._recorder.shielded("Keeping the graph of the model"):
             checkpoints = self._recorder.checkpoints
             state = checkpoints.state(self._roots)
-            checkpoints.cost.stall_secs += self._recorder.models.keep(self.loop, self._roots, state, room_secs)
+            checkpoints.cost.stall_secs += self._recorder.models.keep(
+                self.loop, self._roots, state, room_secs
+            )
 
     def _cost_secs(self) -> float:
         """Return what recording has cost this loop so far."""
@@ -205,7 +207,9 @@ class FitLoop:
         position = Position(self.loop, self._epoch, self._steps_done)
         captured, lost = capture_callbacks(self.callbacks, self._model)
         if lost != self._lost:
-            self._recorder.note(f"Attributes of callbacks that cannot be pickled are not kept: {', '.join(lost)}")
+            self._recorder.note(
+                f"Attributes of callbacks that cannot be pickled are not kept: {', '.join(lost)}"
+            )
             self._lost = lost
         has_data = self.source is not None and self.source.training is not None and kind in _WITH_DATA
         python = {
@@ -217,9 +221,7 @@ class FitLoop:
         }
         why = self.source.why_inexact if self.source is not None else None
         inexact = [*([why] if why else []), *(f"{name} was not kept" for name in lost)]
-        self._recorder.checkpoints.take(
-            position, kind, self._roots, python, {**manifest, "inexact": inexact}
-        )
+        self._recorder.checkpoints.take(position, kind, self._roots, python, {**manifest, "inexact": inexact})
 
     def _tell_overhead(self, overhead: float) -> None:
         secs = time.perf_counter() - self._began
@@ -333,4 +335,8 @@ def described_history(history: Any) -> dict[str, Any] | None:
     """Return what a `History` holds, as plain values."""
     if history is None:
         return None
-    return {"epoch": list(history.epoch), "history": dict(history.history), "params": dict(history.params or {})}
+    return {
+        "epoch": list(history.epoch),
+        "history": dict(history.history),
+        "params": dict(history.params or {}),
+    }

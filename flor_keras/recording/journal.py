@@ -40,7 +40,9 @@ class Journal:
         self._run = run
         self._on_tick = on_tick
         self._on_event = on_event
-        self.entries: deque[Entry] = deque(maxlen=_KEPT_ENTRIES)  # append to it; the thread takes from the left
+        self.entries: deque[Entry] = deque(
+            maxlen=_KEPT_ENTRIES
+        )  # append to it; the thread takes from the left
         self._writes: deque[Write] = deque()
         self._batch: list[Entry] = []
         self._is_closing = threading.Event()

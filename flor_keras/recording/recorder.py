@@ -262,7 +262,9 @@ class Recorder:
         if self._exports is not None:
             self._exports.consider(row)
         if row.error:
-            self.report(f"A checkpoint could not be written: {row.error} (loop {row.loop}, epoch {row.epoch})")
+            self.report(
+                f"A checkpoint could not be written: {row.error} (loop {row.loop}, epoch {row.epoch})"
+            )
 
     def _record(self, name: str | None) -> RunRecord:
         pid, host, started = process_identity()

@@ -52,7 +52,9 @@ def _from_file(path: Path, function: str) -> dict[str, Any]:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source, str(path))
     except (OSError, SyntaxError) as error:
-        raise UsageError(f"The probe's file {path} cannot be read: {error}. Give FILE.py:function.") from error
+        raise UsageError(
+            f"The probe's file {path} cannot be read: {error}. Give FILE.py:function."
+        ) from error
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if function not in defined:
         raise UsageError(
@@ -68,7 +70,9 @@ def _from_file(path: Path, function: str) -> dict[str, Any]:
 def _metric(spec: str) -> dict[str, Any]:
     match = _METRIC.fullmatch(spec)
     if match is None:
-        raise UsageError(f"--metric {spec!r} has no name or no metric; expected something like auc=\"keras.metrics.AUC()\".")
+        raise UsageError(
+            f'--metric {spec!r} has no name or no metric; expected something like auc="keras.metrics.AUC()".'
+        )
     name, expression = match.groups()
     try:
         ast.parse(expression, mode="eval")
@@ -85,7 +89,9 @@ def _metric(spec: str) -> dict[str, Any]:
 
 def can_look_at_steps(probes: Iterable[dict[str, Any]], names: Iterable[str]) -> bool:
     """Whether all names are of probes that can be computed after each step, too."""
-    able = {p["name"] for p in probes if p["kind"] == "file" or (p["kind"] == "built_in" and not p["is_in_graph"])}
+    able = {
+        p["name"] for p in probes if p["kind"] == "file" or (p["kind"] == "built_in" and not p["is_in_graph"])
+    }
     return set(names) <= able
 
 
@@ -108,7 +114,9 @@ def _make(probe: dict[str, Any], validation_data: Any, is_redone: bool) -> Any:
     if probe["kind"] == "file":
         return _Function(probe, validation_data, is_redone)
     if probe["kind"] == "metric":
-        return predictions.MetricProbe(lambda: _evaluated(probe["expression"]), probe["name"], validation_data)
+        return predictions.MetricProbe(
+            lambda: _evaluated(probe["expression"]), probe["name"], validation_data
+        )
     import flor_keras.probes as package
 
     known = BUILT_IN[probe["name"]]

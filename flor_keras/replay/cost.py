@@ -111,7 +111,9 @@ def costs_of(store: Store, plan: Plan) -> Costs:
             known.median("peak_bytes", any_level=True) or _BASE_BYTES + _STATES_IN_MEMORY * num_bytes
         ),
         error=known.error(),
-        ends=frozenset((c.loop, c.epoch) for c in checkpoints if c.kind is Kind.EPOCH_END and c.error is None),
+        ends=frozenset(
+            (c.loop, c.epoch) for c in checkpoints if c.kind is Kind.EPOCH_END and c.error is None
+        ),
         firsts={loop.loop: loop.initial_epoch for loop in loops},
     )
 
@@ -137,7 +139,9 @@ class _Known:
 
     def error(self) -> float | None:
         """Return how far estimates of earlier replays were off: the median of abs(estimate / actual - 1)."""
-        pairs = [(row.plan.get("expected_secs"), row.seconds) for row in self._rows if row.status == "finished"]
+        pairs = [
+            (row.plan.get("expected_secs"), row.seconds) for row in self._rows if row.status == "finished"
+        ]
         found = [abs(expected / actual - 1) for expected, actual in pairs if expected and actual]
         return statistics.median(found) if found else None
 

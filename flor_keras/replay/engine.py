@@ -50,7 +50,9 @@ class Outcome:
     log_path: Path
 
 
-def carry_out(plan: Plan, on_event: OnEvent, patience_secs: float = PATIENCE_SECS, num_workers: int = 1) -> Outcome:
+def carry_out(
+    plan: Plan, on_event: OnEvent, patience_secs: float = PATIENCE_SECS, num_workers: int = 1
+) -> Outcome:
     """Replay a run according to ``plan``; the values are in the store when this returns.
 
     Values join the store epoch by epoch. A replay that was ended before its time leaves what it had computed, and the
@@ -141,14 +143,22 @@ class _Replay:
         return self._merged(reports)
 
     def _start(
-        self, starter: Launcher, scratch: Path, number: int, segment: Plan, changes: dict[str, str], count: int
+        self,
+        starter: Launcher,
+        scratch: Path,
+        number: int,
+        segment: Plan,
+        changes: dict[str, str],
+        count: int,
     ) -> Worker:
         self._starts += 1
         own = scratch / str(self._starts)
         own.mkdir()
         plan_path = self._folder / ("plan.json" if count == 1 else f"plan-{number}.json")
         plan_path.write_text(json.dumps(segment.to_json()), encoding="utf-8")
-        return starter.start([str(plan_path), str(self._replay), str(own)], self._log_path(number, count), changes)
+        return starter.start(
+            [str(plan_path), str(self._replay), str(own)], self._log_path(number, count), changes
+        )
 
     def _log_path(self, number: int, count: int) -> Path:
         return self._folder / ("output.log" if count == 1 else f"output-{number}.log")
@@ -182,7 +192,11 @@ def _scratch_folder() -> Iterator[Path]:
 def _raise_on_failure(plan: Plan, report: dict[str, Any]) -> None:
     log_path = Path(report["log"])
     if report["error"]:
-        lines = log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if log_path.is_file() else []
+        lines = (
+            log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+            if log_path.is_file()
+            else []
+        )
         shown = "\n".join(f"  | {line}" for line in lines)
         raise ReplayError(
             f"The replayed program failed: {report['error']}\n{shown}\nIts whole output is in {log_path}. "
@@ -193,5 +207,3 @@ def _raise_on_failure(plan: Plan, report: dict[str, Any]) -> None:
             f"The program logged none of {', '.join(plan.names)} where it was replayed (level {plan.level}). "
             "Check that the line is reached, or give another --level."
         )
-
-

@@ -45,7 +45,9 @@ def _one(epoch: int | None, available: Sequence[int], word: str) -> int:
     assert epoch is not None
     counted = epoch if epoch >= 0 else (available[-1] + 1 + epoch if available else epoch)
     if counted not in set(available):
-        raise UsageError(f"The run has no {word} {epoch} to replay; it has {spelled(available)}. Give one of those.")
+        raise UsageError(
+            f"The run has no {word} {epoch} to replay; it has {spelled(available)}. Give one of those."
+        )
     return counted
 
 

@@ -71,7 +71,11 @@ def _plain_function(value: Any) -> Any:
         value = value.func
     if isinstance(value, property):
         value = value.fget
-    value = inspect.unwrap(getattr(value, "__func__", value)) if callable(value) or hasattr(value, "__func__") else value
+    value = (
+        inspect.unwrap(getattr(value, "__func__", value))
+        if callable(value) or hasattr(value, "__func__")
+        else value
+    )
     return value if inspect.isfunction(value) else None
 
 

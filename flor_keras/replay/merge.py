@@ -19,7 +19,9 @@ def merge_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "error": errors[0] if errors else None,
         "num_entries": sum(report.get("num_entries", 0) for report in reports),
         "num_compared": sum(report.get("num_compared", 0) for report in reports),
-        "verified": merge_verdicts(Verdict(report.get("verified", Verdict.UNCHECKED)) for report in reports).value,
+        "verified": merge_verdicts(
+            Verdict(report.get("verified", Verdict.UNCHECKED)) for report in reports
+        ).value,
         "max_abs_diff": max(differences, default=None),
         "first_difference": min(firsts, key=_place, default=None),
         **{key: list(dict.fromkeys(v for report in reports for v in report.get(key, ()))) for key in _LISTS},

@@ -75,13 +75,17 @@ class Plan:
     allow_writes: bool
     held_back: list[str] = field(default_factory=list)  # as far as the record tells; the report has what was
     key: str = ""  # equal for replays that compute the same from the same program
-    continues: list[int] = field(default_factory=list)  # unfinished replays like this one, whose values are kept
+    continues: list[int] = field(
+        default_factory=list
+    )  # unfinished replays like this one, whose values are kept
     done: dict[str, list[int]] = field(default_factory=dict)  # the epochs they have computed, by loop
     probes: list[dict[str, Any]] = field(default_factory=list)  # computed without a line in the program
     is_hands_free: bool = False  # the program does not know flor_keras
     is_outside_kept: bool = True  # what is logged outside of epochs; of several workers one keeps it
     expected_secs: float | None = None  # what it was expected to take
-    from_start: dict[str, str] = field(default_factory=dict)  # loops made again from their first epoch, and why
+    from_start: dict[str, str] = field(
+        default_factory=dict
+    )  # loops made again from their first epoch, and why
     carried: str | None = None  # what an asked line carries from one epoch to the next, if anything
 
     def to_json(self) -> dict[str, Any]:
@@ -158,13 +162,23 @@ def _probe_level(probe: Mapping[str, Any], request: Request) -> Level:
     if request.level is None or probe["kind"] == "metric" or probe["is_in_graph"]:
         return own
     if request.level not in (Level.EPOCH, Level.STEP):
-        raise UsageError(f"A probe is called at the level epoch or step, not {request.level}. Give one of these as --level.")
+        raise UsageError(
+            f"A probe is called at the level epoch or step, not {request.level}. Give one of these as --level."
+        )
     return Level(request.level)
 
 
 def _key(plan: Plan, sources: Mapping[str, str]) -> str:
     """Return a hash of what decides the values of a replay at each of its positions."""
-    asked = [sorted(plan.names), plan.levels, plan.steps, plan.argv, plan.args, plan.callbacks, plan.allow_writes]
+    asked = [
+        sorted(plan.names),
+        plan.levels,
+        plan.steps,
+        plan.argv,
+        plan.args,
+        plan.callbacks,
+        plan.allow_writes,
+    ]
     text = json.dumps([plan.script, sorted(sources.items()), asked, plan.probes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -268,7 +282,9 @@ def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) ->
     if not levels & {Level.EPOCH, Level.EVAL, Level.STEP}:
         return {}
     available: dict[int, list[int]] = {loop.loop: [] for loop in store.loops(run.id)}
-    is_redone = Level.STEP in levels  # from the nearest checkpoint before, so that the epoch's own need not be there
+    is_redone = (
+        Level.STEP in levels
+    )  # from the nearest checkpoint before, so that the epoch's own need not be there
     for checkpoint in store.checkpoints(run.id):
         if checkpoint.kind is Kind.EPOCH_END and (is_redone or checkpoint.error is None):
             available[checkpoint.loop].append(checkpoint.epoch)

@@ -90,7 +90,9 @@ class Pool:
         for key in list(self._selector.get_map().values()):
             if now - key.data.last_word > self._patience_secs:
                 key.data.worker.kill()
-                self._end(key.data, f"it gave no sign for {self._patience_secs:.0f} s (--patience) and was ended")
+                self._end(
+                    key.data, f"it gave no sign for {self._patience_secs:.0f} s (--patience) and was ended"
+                )
 
     def _read(self, seat: _Seat) -> None:
         chunk = os.read(seat.worker.events, 1 << 16)
@@ -113,7 +115,9 @@ class Pool:
         status = seat.worker.end()
         if seat.report is not None:
             return
-        why = why or (f"it was ended by {_signal_name(-status)}" if status < 0 else f"it left with status {status}")
+        why = why or (
+            f"it was ended by {_signal_name(-status)}" if status < 0 else f"it left with status {status}"
+        )
         is_retried = seat.tries < _TRIES
         self._on_event({"event": "died", "worker": seat.number, "why": why, "is_retried": is_retried})
         if not is_retried:

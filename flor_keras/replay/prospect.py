@@ -33,4 +33,6 @@ def foresee(store: Store, plan: Plan, workers: str) -> Prospect:
     num_workers, why = choose_workers(workers, plan, costs, read_workers_machine())
     segments = divide(plan, num_workers, costs.of_place, costs.of_lead_in)
     expected_secs = costs.expected_secs(segments)
-    return Prospect(replace(plan, expected_secs=expected_secs), len(segments), why, segments, costs, expected_secs)
+    return Prospect(
+        replace(plan, expected_secs=expected_secs), len(segments), why, segments, costs, expected_secs
+    )

@@ -88,7 +88,9 @@ class Replayer:
             return False
         asked = self.plan.epochs.get(str(position.loop))
         is_epoch = position.epoch is None or asked is None or position.epoch in asked
-        return is_epoch and (self.plan.steps is None or position.step is None or position.step in self.plan.steps)
+        return is_epoch and (
+            self.plan.steps is None or position.step is None or position.step in self.plan.steps
+        )
 
     def name_run(self, name: str) -> None:
         """Leave the recorded run its name."""
@@ -185,7 +187,11 @@ class Replayer:
     def epoch_ends(self, loop: int) -> dict[int, CheckpointRecord]:
         """Return the checkpoints of the ends of a loop's epochs."""
         found = self._checkpoints.items()
-        return {epoch: c for (at, kind, epoch), c in found if at == loop and kind is Kind.EPOCH_END and epoch is not None}
+        return {
+            epoch: c
+            for (at, kind, epoch), c in found
+            if at == loop and kind is Kind.EPOCH_END and epoch is not None
+        }
 
     def note_redone(self, loop: int, why: str) -> None:
         """Note that a loop is made again from its beginning, since what its steps change is not known."""

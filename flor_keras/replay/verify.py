@@ -56,7 +56,9 @@ def is_identical(left: Any, right: Any) -> bool:
     """Whether two logged values are the same to the last bit; NaN is the same as NaN."""
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         left, right = np.asarray(left), np.asarray(right)
-        return bool(left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes())
+        return bool(
+            left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+        )
     if isinstance(left, float) and isinstance(right, float):
         return left.hex() == right.hex()
     return bool(left == right) and type(left) is type(right)

@@ -132,7 +132,9 @@ class Visit(DataSource):
             self.restore(Kind.EPOCH_END, epoch)
         else:
             self.restore(Kind.EPOCH_HOOKS, epoch)
-            restore_callbacks(self._callbacks, self._model, read_python(self.replayer.folder(hooks))["callbacks"])
+            restore_callbacks(
+                self._callbacks, self._model, read_python(self.replayer.folder(hooks))["callbacks"]
+            )
 
     def restore_before(self, epoch: int) -> None:
         """Put the model into the state an epoch begins with."""
@@ -149,7 +151,9 @@ class Visit(DataSource):
             return
         last = max(ends)
         self.restore(*((Kind.EPOCH_END, last) if self.is_redone else (Kind.AFTER,)))
-        restore_callbacks(self._callbacks, self._model, read_python(self.replayer.folder(ends[last]))["callbacks"])
+        restore_callbacks(
+            self._callbacks, self._model, read_python(self.replayer.folder(ends[last]))["callbacks"]
+        )
 
     def resume_before(self, epoch: int) -> None:
         """Put everything into the state an epoch begins with: model, callbacks, data and random states."""

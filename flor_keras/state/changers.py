@@ -14,7 +14,24 @@ import keras
 
 _HOOK = "on_epoch_end"
 _CHANGING = frozenset(
-    ["assign", "assign_add", "assign_sub", "set_weights", "load_weights", "set_value", "set_state", "load_own_variables", "trainable", "compile", "fit", "train_on_batch", "quantize", "enable_lora", "adapt", "finalize_variable_values"]
+    [
+        "assign",
+        "assign_add",
+        "assign_sub",
+        "set_weights",
+        "load_weights",
+        "set_value",
+        "set_state",
+        "load_own_variables",
+        "trainable",
+        "compile",
+        "fit",
+        "train_on_batch",
+        "quantize",
+        "enable_lora",
+        "adapt",
+        "finalize_variable_values",
+    ]
 )
 
 

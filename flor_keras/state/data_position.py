@@ -28,7 +28,9 @@ from flor_keras.state.restore import read_python
 
 _LARGE_STATE_BYTES = 16 << 20
 _LARGE_BYTES = 64 << 20
-_BATCH_STRIDE = 1 << 20  # tells the batches of one iterator (shuffle="batch") from the orders of the next ones
+_BATCH_STRIDE = (
+    1 << 20
+)  # tells the batches of one iterator (shuffle="batch") from the orders of the next ones
 
 
 class OrderSeed:
@@ -188,7 +190,11 @@ class DataSource:
             # the one generator there is goes on from where this process has brought it
             iterator, missing = self._current, position["total"] - self._total
         else:
-            while position["kind"] == "dataset" and position["state"] is None and self._created < position["created"] - 1:
+            while (
+                position["kind"] == "dataset"
+                and position["state"] is None
+                and self._created < position["created"] - 1
+            ):
                 self._new(training.make_iterator)  # seeds inside the pipeline advance with every iterator
             self._created = position["created"] - 1
             iterator, missing = self._new(training.make_iterator), position["consumed"]
@@ -211,9 +217,7 @@ class DataSource:
         if training.adapter_kind == "dataset" and self._why_lasting is None:
             self._why_lasting = self.why_inexact = _why_random(training.dataset, is_unseeded)
         if is_unseeded and keras_internals.has_shuffle_below_repeat(training.dataset):
-            self.why_inexact = (
-                "the pipeline repeats an unseeded shuffle, whose next order is lost; call flor.seed() or seed it"
-            )
+            self.why_inexact = "the pipeline repeats an unseeded shuffle, whose next order is lost; call flor.seed() or seed it"
 
     def _midway(self) -> bytes | None:
         """Return the state of an iterator that goes on across epochs, None where it is not needed or too large.
@@ -228,9 +232,7 @@ class DataSource:
         state = self._serialized(self._current)
         self._is_midway_large = state is not None and len(state) > _LARGE_STATE_BYTES
         if self._is_midway_large:
-            self._why_lasting = (
-                "the shuffle buffer of the data pipeline is too large to keep; call flor.seed() or seed the shuffle"
-            )
+            self._why_lasting = "the shuffle buffer of the data pipeline is too large to keep; call flor.seed() or seed the shuffle"
             return None
         return state
 
@@ -259,7 +261,9 @@ def _fingerprint(value: Any) -> str | None:
     if not is_packable(value):
         return None
     data, arrays = pack(value)
-    return data.hex() + "".join(_fingerprint(array) or "" for array in arrays) if len(data) < 1 << 20 else None
+    return (
+        data.hex() + "".join(_fingerprint(array) or "" for array in arrays) if len(data) < 1 << 20 else None
+    )
 
 
 def data_fingerprint(call: keras_internals.FitCall) -> str | None:

@@ -79,12 +79,16 @@ class _Arrays:
             if id(value) in self._names:
                 return self._names[id(value)]
             if keras_internals.is_training_class(type(value)):  # type: ignore[arg-type]
-                raise pickle.PicklingError(f"this {type(value).__name__} is none of the program's objects by name")
+                raise pickle.PicklingError(
+                    f"this {type(value).__name__} is none of the program's objects by name"
+                )
         return self.number(value)
 
     def number(self, value: Any) -> int | None:
         """Return the number of an array that goes out of line, None for anything else."""
-        is_moved = type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.nbytes >= _OUT_OF_LINE_BYTES
+        is_moved = (
+            type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.nbytes >= _OUT_OF_LINE_BYTES
+        )
         if not is_moved or value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
             return None
         if id(value) not in self._numbers:

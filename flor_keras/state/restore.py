@@ -101,9 +101,7 @@ def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> No
             keras_internals.build_optimizer(optimizer, owners)
 
 
-def _slot_owners(
-    name: str, values: Mapping[str, Any], state: State, roots: Mapping[str, Any]
-) -> list[Any]:
+def _slot_owners(name: str, values: Mapping[str, Any], state: State, roots: Mapping[str, Any]) -> list[Any]:
     """Return the Keras variables the checkpoint has slots of an optimizer for, in their order."""
     by_native = {
         id(keras_internals.native_variable(variable)): variable
@@ -123,7 +121,12 @@ def _unbuilt_optimizers(roots: Mapping[str, Any]) -> dict[str, tuple[Any, list[A
     for name, root in roots.items():
         optimizer = getattr(root, "optimizer", None)
         is_unbuilt = optimizer is not None and not optimizer.built
-        if isinstance(root, keras.Model) and is_unbuilt and root.built and not keras_internals.has_own_train_step(root):
+        if (
+            isinstance(root, keras.Model)
+            and is_unbuilt
+            and root.built
+            and not keras_internals.has_own_train_step(root)
+        ):
             found[f"{name}/optimizer"] = (optimizer, root.trainable_variables)
     return found
 
@@ -141,15 +144,15 @@ def _check(
     manifest = bundle.read_manifest(folder)
     metrics = state.metric_names | set(manifest.get("metrics", ()))
     without_value = [
-        name
-        for name in state.variables
-        if name not in values and name not in metrics and not is_fresh
+        name for name in state.variables if name not in values and name not in metrics and not is_fresh
     ]
     absent = _absent_optimizers(manifest, state)
     without_variable = [
         name
         for name in values
-        if name not in state.variables and name not in metrics and not name.startswith(absent)
+        if name not in state.variables
+        and name not in metrics
+        and not name.startswith(absent)
         and name.partition("/")[0] in roots
     ]
     misshapen = [
@@ -164,7 +167,9 @@ def _check(
     ]
     if any(problems):
         raise StateError(
-            f"The checkpoint {folder.name} does not fit the program: " + "; ".join(filter(None, problems)) + ". "
+            f"The checkpoint {folder.name} does not fit the program: "
+            + "; ".join(filter(None, problems))
+            + ". "
             "Build the same model as the run did (call it once on a batch if it has no weights yet) and restore again."
         )
 

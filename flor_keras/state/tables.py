@@ -33,7 +33,11 @@ def _vocabulary(layer: Any) -> dict[str, np.ndarray]:
     if isinstance(words, np.ndarray):
         words = words.tolist()
     is_text = layer.vocabulary_dtype == "string"
-    array = np.array([str(w).encode() for w in words], dtype=object) if is_text else np.array(words, dtype=np.int64)
+    array = (
+        np.array([str(w).encode() for w in words], dtype=object)
+        if is_text
+        else np.array(words, dtype=np.int64)
+    )
     parts = {VOCABULARY: array}
     if layer.output_mode == "tf_idf" and hasattr(layer, "idf_weights"):
         special = len(layer.get_vocabulary()) - len(words)

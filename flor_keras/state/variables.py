@@ -20,7 +20,17 @@ from flor_keras.state import seeds
 FLOR_SEED = "flor/seed"
 STEP = "step"  # the name of the variables a training step uses from outside of its model
 GLOBAL_SEED = "keras/global_seed_generator"
-_LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "collections", "wrapt", "h5py", "pandas", "matplotlib")
+_LIBRARIES = (
+    "keras",
+    "tensorflow",
+    "numpy",
+    "builtins",
+    "collections",
+    "wrapt",
+    "h5py",
+    "pandas",
+    "matplotlib",
+)
 
 
 @dataclass
@@ -193,7 +203,11 @@ class Walk:
 
 def is_plain(value: Any) -> bool:
     """Whether a walk ends at ``value`` without a look at it."""
-    return value is None or isinstance(value, str | bytes | int | float | complex | bool | type) or callable_only(value)
+    return (
+        value is None
+        or isinstance(value, str | bytes | int | float | complex | bool | type)
+        or callable_only(value)
+    )
 
 
 def callable_only(value: Any) -> bool:
@@ -216,7 +230,9 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | deque):
         yield from _items(value)
     elif isinstance(value, set | frozenset):
-        yield from _items(sorted(value, key=lambda item: str(getattr(item, "path", getattr(item, "name", item)))))
+        yield from _items(
+            sorted(value, key=lambda item: str(getattr(item, "path", getattr(item, "name", item))))
+        )
     elif is_walked(value):
         yield from _attributes(value)
 

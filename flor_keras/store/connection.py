@@ -60,7 +60,9 @@ class Connection:
     def integrity_problems(self) -> list[str]:
         """Return what SQLite finds damaged in the database; nothing if it is whole."""
         found = [str(row[0]) for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
-        return found + [f"a row of {row[0]} belongs to no {row[2]}" for row in self._rows("PRAGMA foreign_key_check")]
+        return found + [
+            f"a row of {row[0]} belongs to no {row[2]}" for row in self._rows("PRAGMA foreign_key_check")
+        ]
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with schema.explained(layout.database_path(self.path)):

@@ -116,7 +116,9 @@ class EntryTables(Connection):
                 found.setdefault((loop, epoch), set()).add(Verdict(verdict or Verdict.UNCHECKED))
         return found
 
-    def hindsight_verdicts(self, run: str, names: Iterable[str], replays: Iterable[int]) -> dict[Verdict, int]:
+    def hindsight_verdicts(
+        self, run: str, names: Iterable[str], replays: Iterable[int]
+    ) -> dict[Verdict, int]:
         """Return how many values of ``names`` that ``replays`` gave have which verdict."""
         rows = self._hindsight("verdict, count(*)", run, names, replays, "GROUP BY verdict")
         return {Verdict(verdict or Verdict.UNCHECKED): count for verdict, count in rows}

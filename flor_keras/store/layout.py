@@ -108,7 +108,9 @@ def model_folder(store: Path, run: str) -> Path:
 
 def checkpoint_path(run: str, position: Position, kind: Kind) -> str:
     """Return a checkpoint's folder relative to its store, as `CheckpointRecord.path` holds it."""
-    last = {Kind.EPOCH_HOOKS: "hooks", Kind.EPOCH_END: "end", Kind.AFTER: "after"}.get(kind, str(position.step))
+    last = {Kind.EPOCH_HOOKS: "hooks", Kind.EPOCH_END: "end", Kind.AFTER: "after"}.get(
+        kind, str(position.step)
+    )
     return f"runs/{run}/checkpoints/{position.loop}-{position.epoch}-{last}"
 
 

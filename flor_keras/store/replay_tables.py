@@ -67,7 +67,9 @@ class ReplayTables(Connection):
     def drop_checkpoint(self, run: str, path: str) -> None:
         """Drop the row of a checkpoint whose folder is gone."""
         with self._transaction() as connection:
-            connection.execute("DELETE FROM checkpoints WHERE run = ? AND path = ?", (self._number(run), path))
+            connection.execute(
+                "DELETE FROM checkpoints WHERE run = ? AND path = ?", (self._number(run), path)
+            )
 
     def begin_replay(
         self, run: str, level: str, names: list[str], epochs: list[Any], plan: dict[str, Any]

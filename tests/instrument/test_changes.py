@@ -1,7 +1,5 @@
 """What may differ between the recorded program and the one replayed, and what may not."""
 
-
-
 from __future__ import annotations
 
 import pytest

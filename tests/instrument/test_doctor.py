@@ -1,7 +1,5 @@
 """What the doctor finds in a program, and what it leaves alone: for each rule programs of both kinds."""
 
-
-
 from __future__ import annotations
 
 import re

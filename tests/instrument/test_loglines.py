@@ -1,7 +1,5 @@
 """What the source says about log lines: their names, their levels and what leads to them."""
 
-
-
 from __future__ import annotations
 
 import textwrap

@@ -27,7 +27,14 @@ PROGRAM = """
 """
 ALL = (
     *("gradient_norm", "gradient_norm_per_layer", "update_ratio", "weight_norm", "weight_norm_per_layer"),
-    *("weight_histogram", "learning_rate", "num_not_finite", "confusion_matrix", "class_accuracy", "sample_loss"),
+    *(
+        "weight_histogram",
+        "learning_rate",
+        "num_not_finite",
+        "confusion_matrix",
+        "class_accuracy",
+        "sample_loss",
+    ),
     *("activation_histogram", "dead_units"),
 )
 LIVE = (
@@ -71,7 +78,9 @@ def test_step_probes_equal_those_logged_live(twins):
 
 
 def test_epoch_probes_equal_those_logged_live(twins):
-    told = twins.replay("train.py", *(word for probe in ALL[3:] for word in ("--probe", probe)), "--workers", "2")
+    told = twins.replay(
+        "train.py", *(word for probe in ALL[3:] for word in ("--probe", probe)), "--workers", "2"
+    )
     assert (told["verified"], told["level"]) == ("exact", "epoch")
     for name in ALL[3:]:
         live, hindsight = values(twins.latest("latest~1"), name), values(twins.latest(), name)
@@ -124,7 +133,9 @@ def test_what_is_no_probe_is_refused(twins, words, message):
 
 
 def test_the_plan_has_the_probes(twins):
-    plan = json.loads(twins.flor("replay", "train.py", "--probe", "gradient_norm", "--dry-run", "--json").stdout)
+    plan = json.loads(
+        twins.flor("replay", "train.py", "--probe", "gradient_norm", "--dry-run", "--json").stdout
+    )
     assert (plan["names"], plan["level"], plan["is_in_graph"]) == (["gradient_norm"], "step", True)
 
 

@@ -168,7 +168,12 @@ def operations_write_and_read_files():
             return tf.io.read_file(tf.strings.join(["op/", name]))
 
     assert write(tf.constant("d.txt")) == b"symbolic"
-    assert tf.io.matching_files("op/*.txt").numpy().tolist() == [b"op/a.txt", b"op/b.txt", b"op/c.txt", b"op/d.txt"]
+    assert tf.io.matching_files("op/*.txt").numpy().tolist() == [
+        b"op/a.txt",
+        b"op/b.txt",
+        b"op/c.txt",
+        b"op/d.txt",
+    ]
     tf.io.write_graph(tf.Graph(), "op", "graph.pbtxt")
     assert os.path.exists("op/graph.pbtxt")
     tf.print("printed", output_stream=f"file://{os.path.abspath('op/print.log')}")
@@ -214,7 +219,9 @@ def vocabularies_are_read_back_after_writing():
     with open("words.txt", "w") as file:
         file.write("a\nb\n")
     places = tf.lookup.TextFileIndex
-    words = tf.lookup.TextFileInitializer("words.txt", tf.string, places.WHOLE_LINE, tf.int64, places.LINE_NUMBER)
+    words = tf.lookup.TextFileInitializer(
+        "words.txt", tf.string, places.WHOLE_LINE, tf.int64, places.LINE_NUMBER
+    )
     table = tf.lookup.StaticHashTable(words, -1)
     assert table.lookup(tf.constant("b")).numpy() == 1
     layer = keras.layers.StringLookup(vocabulary="words.txt")
@@ -294,7 +301,11 @@ def _snapshot(home):
     found = {}
     for path in sorted(home.rglob("*")):
         status = path.lstat()
-        found[str(path)] = [status.st_mode, status.st_mtime_ns, "" if path.is_dir() else path.read_bytes().hex()]
+        found[str(path)] = [
+            status.st_mode,
+            status.st_mtime_ns,
+            "" if path.is_dir() else path.read_bytes().hex(),
+        ]
     return found
 
 

@@ -66,7 +66,10 @@ def rows(project, *names: str) -> list[tuple]:
     """Return every stored value, in order of position, duplicates included."""
     with Store.open(project.store) as store:
         run = store.run("latest").id
-        return [(e.name, e.position, getattr(e.value, "hex", lambda v=e.value: v)()) for e in store.entries(run, names or None)]
+        return [
+            (e.name, e.position, getattr(e.value, "hex", lambda v=e.value: v)())
+            for e in store.entries(run, names or None)
+        ]
 
 
 def test_serial_and_parallel_values_are_equal_bit_for_bit_and_none_is_there_twice(recorded):
@@ -174,7 +177,9 @@ def test_a_stopped_replay_keeps_what_is_done_and_the_next_computes_the_rest(reco
     assert [position.epoch for _, position, _ in everything] == list(range(8))
     assert set(before) <= set(everything)
     with sqlite3.connect(recorded.store / "flor.db") as database:
-        counts = database.execute("SELECT replay, count(*) FROM entries WHERE replay IS NOT NULL GROUP BY replay")
+        counts = database.execute(
+            "SELECT replay, count(*) FROM entries WHERE replay IS NOT NULL GROUP BY replay"
+        )
         assert [count for _, count in counts] == [len(before), 8 - len(before)]
 
 
@@ -185,7 +190,10 @@ def test_a_program_that_changed_is_computed_anew_in_all_epochs(recorded):
     recorded.write("train.py", program())
     recorded.replay("train.py", "norm")
     with sqlite3.connect(recorded.store / "flor.db") as database:
-        assert len(database.execute("SELECT DISTINCT replay FROM entries WHERE replay IS NOT NULL").fetchall()) == 1
+        assert (
+            len(database.execute("SELECT DISTINCT replay FROM entries WHERE replay IS NOT NULL").fetchall())
+            == 1
+        )
 
 
 def test_a_line_that_carries_something_between_epochs_gets_one_worker_unless_asked(recorded):

@@ -59,7 +59,9 @@ def test_segments_begin_where_a_checkpoint_makes_that_cheap():
 
 
 def test_the_lead_in_of_a_place_is_what_lies_between_it_and_the_nearest_checkpoint():
-    costs = replace(COSTS, is_redone=True, visit_secs=0.0, epoch_secs={(0, e): 2.0 for e in range(9)}, ends={(0, 3)})
+    costs = replace(
+        COSTS, is_redone=True, visit_secs=0.0, epoch_secs={(0, e): 2.0 for e in range(9)}, ends={(0, 3)}
+    )
     assert [costs.of_lead_in((0, epoch)) for epoch in (0, 2, 4, 6)] == [0.0, 4.0, 0.0, 4.0]
 
 
@@ -104,10 +106,23 @@ def test_gpus_are_dealt_out_so_that_each_worker_has_its_own():
 
 
 def test_merged_reports_say_what_one_worker_would_have_said():
-    exact = {"error": None, "num_entries": 2, "num_compared": 5, "verified": "exact", "max_abs_diff": 0.0, "held_back": ["A"]}
+    exact = {
+        "error": None,
+        "num_entries": 2,
+        "num_compared": 5,
+        "verified": "exact",
+        "max_abs_diff": 0.0,
+        "held_back": ["A"],
+    }
     late = {"name": "loss", "position": [0, 5, None]}
     early = {"name": "loss", "position": [0, 2, 3]}
-    other = {**exact, "verified": "approximate", "max_abs_diff": 0.5, "first_difference": late, "held_back": ["A", "B"]}
+    other = {
+        **exact,
+        "verified": "approximate",
+        "max_abs_diff": 0.5,
+        "first_difference": late,
+        "held_back": ["A", "B"],
+    }
     third = {**other, "max_abs_diff": 0.25, "first_difference": early}
     merged = merge_reports([exact, other, third])
     assert (merged["num_entries"], merged["num_compared"]) == (6, 15)
@@ -140,10 +155,15 @@ def test_what_stays_inside_of_an_epoch_is_not_carried(line):
     assert carried_between_epochs(source, functions) is None
 
 
-@pytest.mark.parametrize("line", ["self.last = 1", "self.total += 1", "self.seen.append(epoch)", "self.by[epoch] = 1"])
+@pytest.mark.parametrize(
+    "line", ["self.last = 1", "self.total += 1", "self.seen.append(epoch)", "self.by[epoch] = 1"]
+)
 def test_attributes_that_change_are_carried(line):
     source = {"train.py": CALLBACK.format(line=line)}
-    assert carried_between_epochs(source, [FunctionId("train.py", 7, "Look.on_epoch_end")]) == f"train.py:8: {line}"
+    assert (
+        carried_between_epochs(source, [FunctionId("train.py", 7, "Look.on_epoch_end")])
+        == f"train.py:8: {line}"
+    )
 
 
 @pytest.mark.parametrize("line", ["global total", "outside.append(1)", "outside[1] = 2", "outside.last = 3"])

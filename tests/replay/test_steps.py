@@ -52,7 +52,9 @@ PROGRAM = """
 NORM = 'flor.log("gradient_norm", tf.linalg.global_norm(gradients))'
 
 
-def program(live: str = "", probe: str = "", callbacks: str = "", steps: str = "", noise: str = "pass") -> str:
+def program(
+    live: str = "", probe: str = "", callbacks: str = "", steps: str = "", noise: str = "pass"
+) -> str:
     filled = PROGRAM.replace("LIVE", live).replace("CALLBACKS", callbacks).replace("STEPS", steps)
     return filled.replace("PROBE", probe).replace("NOISE", noise)
 
@@ -130,7 +132,9 @@ def test_with_flor_seed_the_same_random_op_is_replayed_exactly(shared_project):
     noise = "gradients = [g + 0.1 * tf.random.normal(tf.shape(g)) for g in gradients]"
     source = program(noise=noise).replace("keras.utils.set_random_seed(7)", "flor.seed()")
     recorded(shared_project, source)
-    shared_project.write("train.py", source.replace("self.optimizer.apply", f"{NORM}\n            self.optimizer.apply"))
+    shared_project.write(
+        "train.py", source.replace("self.optimizer.apply", f"{NORM}\n            self.optimizer.apply")
+    )
     assert replayed(shared_project, "gradient_norm", "--epochs", "2")["verified"] == "exact"
 
 
@@ -169,7 +173,9 @@ def test_with_flor_seed_every_epoch_has_an_order_of_its_own_and_the_same_in_ever
 def test_other_data_are_reported_as_such(shared_project):
     source = program(probe="x = x + float(__import__('os').environ.get('SHIFT', 0))\n    data = (x, y)")
     recorded(shared_project, source)
-    shared_project.write("train.py", source.replace("self.optimizer.apply", f"{NORM}\n            self.optimizer.apply"))
+    shared_project.write(
+        "train.py", source.replace("self.optimizer.apply", f"{NORM}\n            self.optimizer.apply")
+    )
     done = shared_project.flor("replay", "train.py", "gradient_norm", "--json", env={"SHIFT": "1"})
     report = json.loads(done.stdout)
     assert (done.status, report["verified"]) == (3, "approximate")

@@ -46,7 +46,9 @@ def test_attributes_that_refer_to_the_model_refer_to_the_program_s_own_again():
     here, there = a_model(), a_model()
 
     def referring(model):
-        return Own(found={"layers": [model.layers[0]], "model": model, "weights": model.variables, "best": None})
+        return Own(
+            found={"layers": [model.layers[0]], "model": model, "weights": model.variables, "best": None}
+        )
 
     before, after = referring(here), Own(found=None)
     before.found["best"] = 3
@@ -104,7 +106,12 @@ def test_a_library_function_is_state_and_the_program_s_code_is_not():
 
 def test_metrics_variables_and_seeds_of_a_callback_get_their_values_and_stay_the_same_objects():
     def make():
-        return Own(mean=keras.metrics.Mean(), step=tf.Variable(0), seed=keras.random.SeedGenerator(1), rate=keras.Variable(0.0))
+        return Own(
+            mean=keras.metrics.Mean(),
+            step=tf.Variable(0),
+            seed=keras.random.SeedGenerator(1),
+            rate=keras.Variable(0.0),
+        )
 
     before, after = make(), make()
     before.mean.update_state([4.0])
