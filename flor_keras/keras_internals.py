@@ -427,7 +427,11 @@ class _Request:
 
 
 @contextmanager
-def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None) -> Iterator[TrainingSteps]:
+def training_steps(
+    source: StepSource,
+    shuffle: Callable[..., Any] | None = None,
+    on_refused: Callable[[], None] = lambda: None,
+) -> Iterator[TrainingSteps]:
     """Within this context, ``source`` stands between `fit` and its training data, once armed.
 
     `fit` constructs its training iterator first; later ones are for validation and stay as they are.
@@ -435,6 +439,7 @@ def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None
     Args:
       source: sees iterators and steps.
       shuffle: takes the place of `tf.random.shuffle` where Keras builds the pipeline that shuffles arrays.
+      on_refused: called when the pipeline cannot be built with ``shuffle``; it is then built as Keras does.
     """
     import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
@@ -448,6 +453,10 @@ def training_steps(source: StepSource, shuffle: Callable[..., Any] | None = None
             return steps.construct(original, *args, **kwargs)
         tf.random.shuffle = shuffle
         try:
+            return steps.construct(original, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - ours, or the program's: then Keras's own way raises it again
+            tf.random.shuffle = original_shuffle
+            on_refused()
             return steps.construct(original, *args, **kwargs)
         finally:
             tf.random.shuffle = original_shuffle

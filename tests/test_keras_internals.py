@@ -224,3 +224,21 @@ def test_a_fresh_iterator_of_an_unseeded_shuffle_is_had_again_in_another_iterato
     other = iter(dataset)
     internals.deserialize_iterator(other, state)
     assert [batch.numpy().tolist() for batch in other] == order
+
+
+def test_a_shuffle_of_ours_that_fails_leaves_training_to_kerass_own(model, unhooked):
+    class Source:
+        def create(self, make):
+            return make()
+
+        def steps(self, steps):
+            return steps
+
+    def broken(indices):
+        raise TypeError("ours")
+
+    refused = []
+    with internals.training_steps(Source(), broken, lambda: refused.append(True)):
+        history = model.fit(np.zeros((8, 3)), np.zeros((8, 2)), epochs=2, verbose=0)
+    assert refused == [True]
+    assert history.epoch == [0, 1]

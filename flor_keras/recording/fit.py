@@ -286,7 +286,8 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     flor.loop = loop
     recorder.execution = Execution(call.model.steps_per_execution, bool(call.model.jit_compile))
     try:
-        with keras_internals.training_steps(loop.source, order.shuffle if order else None) as training:
+        shuffle = order.shuffle if order else None
+        with keras_internals.training_steps(loop.source, shuffle, loop.source.leave_order) as training:
             loop.source.training = training
             history = call.make()
     except BaseException as error:

@@ -88,6 +88,13 @@ class DataSource:
 
     # -- between fit and its data ------------------------------------------------------------------------------
 
+    def leave_order(self) -> None:
+        """Leave the order of arrays to Keras, whose pipeline would not take ours; it can then not be had again."""
+        self.order = None
+        self._why_lasting = self.why_inexact = (
+            "the order of the arrays could not be drawn from a recorded seed"
+        )
+
     def create(self, make: Callable[[], Any]) -> Any:
         """Return the iterator Keras asks for: the one made early, else a new one."""
         if self._ready is not None:
