@@ -26,8 +26,7 @@ from competitors import build
 from snapshot import WIDTHS
 
 import flor_keras
-from flor_keras import session
-from flor_keras.keras_internals import TrainingSteps
+from flor_keras import keras_internals, session
 from flor_keras.recording import checkpoints, fit
 from flor_keras.state.data_position import DataSource
 
@@ -155,7 +154,7 @@ def main() -> None:
     watch(fit, "capture_random", "random")
     watch(fit, "capture_callbacks", "callbacks")
     watch(DataSource, "position", "position")
-    watch(TrainingSteps, "make_iterator", "iterator")
+    watch(keras_internals.TrainingSteps, "make_iterator", "iterator")
     watch(checkpoints, "pack", "pickling")
     watch(checkpoints, "signature", "pickling")
     with tempfile.TemporaryDirectory() as scratch:

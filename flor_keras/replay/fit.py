@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
+from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
-from flor_keras.keras_internals import FitCall, pythonify_logs, set_trainable_flags, training_steps
 from flor_keras.records import Execution, Kind, Position
 from flor_keras.replay.leads import is_probe, leads, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
@@ -27,7 +27,7 @@ from flor_keras.state.restore import read_python
 from flor_keras.state.skip import give_history, skip_fit
 
 
-def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any]) -> Any:
+def replay_fit(replayer: Replayer, loop: int, call: keras_internals.FitCall, callbacks: list[Any]) -> Any:
     """Make a recorded `fit` call again, as far as the plan needs it; return its recorded History."""
     visit = Visit(replayer, loop, call.model, callbacks)
     if not visit.epochs and not replayer.plan.is_in_every_loop:
@@ -46,7 +46,7 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     arguments["epochs"] = visit.epochs[-1] + 1 if visit.epochs else 0
     arguments["verbose"] = 0
     shuffle = visit.order.shuffle if visit.order else None
-    with training_steps(visit, shuffle) as visit.training:
+    with keras_internals.training_steps(visit, shuffle) as visit.training:
         arguments["callbacks"] = _Visits(visit, chosen, call.model)
         history = call.make()
     if replayer.is_finished(loop):
@@ -55,7 +55,7 @@ def replay_fit(replayer: Replayer, loop: int, call: FitCall, callbacks: list[Any
     visit.restore(Kind.AFTER)
     after = replayer.folder(replayer.required(loop, Kind.AFTER))
     python = read_python(after)
-    set_trainable_flags(call.model, python["trainable"])
+    keras_internals.set_trainable_flags(call.model, python["trainable"])
     restore_callbacks(callbacks, call.model, python["callbacks"])
     restore_random(python["random"])
     return give_history(history, bundle.read_manifest(after))
@@ -76,7 +76,7 @@ def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> list[Any]
     return chosen
 
 
-def _check_data(visit: Visit, call: FitCall) -> None:
+def _check_data(visit: Visit, call: keras_internals.FitCall) -> None:
     """Say so if the program has other data than when it was recorded; nothing else could be exact then."""
     recorded = visit.start.get("fingerprint")
     if recorded is not None and data_fingerprint(call) != recorded:
@@ -124,7 +124,7 @@ class _Visits(keras.callbacks.CallbackList):
 
     def _on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._visit.replayer.move(Position(self._visit.loop, self._visit.replayer.position.epoch, batch))
-        self._call("on_train_batch_end", batch, pythonify_logs(logs))
+        self._call("on_train_batch_end", batch, keras_internals.pythonify_logs(logs))
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._visit.replayer.move(self._visit.replayer.position._replace(step=None))
@@ -138,7 +138,7 @@ class _Visits(keras.callbacks.CallbackList):
         visit.replayer.move(Position(visit.loop, epoch))
         if not visit.is_redone:
             visit.restore_hooks(epoch)
-        given = visit.take_logs(epoch, pythonify_logs(logs))
+        given = visit.take_logs(epoch, keras_internals.pythonify_logs(logs))
         self._call("on_epoch_end", epoch, given)
         if visit.is_redone:
             visit.compare_state(epoch)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.instrument.levels import Level
-from flor_keras.keras_internals import TrainingSteps, global_seed, set_trainable_flags, stateful_random_ops
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.replay.states import compare_variables
@@ -102,7 +102,7 @@ class Visit(DataSource):
 
     # -- states ------------------------------------------------------------------------------------------------
 
-    def build(self, training: TrainingSteps) -> None:
+    def build(self, training: keras_internals.TrainingSteps) -> None:
         """Create all variables that were recorded, as training would have created them."""
         last = self.replayer.checkpoint(self.loop, Kind.AFTER) or self._last_epoch_end()
         self._roots = build_model(training, self._model, self.manifest(last))
@@ -166,7 +166,7 @@ class Visit(DataSource):
         self.restore_before(epoch)
         self._model.reset_metrics()
         python = read_python(self.replayer.folder(checkpoint))
-        set_trainable_flags(self._model, python["trainable"])
+        keras_internals.set_trainable_flags(self._model, python["trainable"])
         restore_callbacks(self._callbacks, self._model, python["callbacks"])
         if python["data"] is not None:
             self.resume(python["data"], python["random"])
@@ -179,7 +179,7 @@ class Visit(DataSource):
     def _go_on(self, epoch: int) -> None:
         """Begin an epoch where this process stands; what the order of unseeded data came from is not there."""
         assert self.training is not None
-        if self.training.adapter_kind == "dataset" and global_seed() is None:
+        if self.training.adapter_kind == "dataset" and keras_internals.global_seed() is None:
             self.replayer.suspect(
                 f"the checkpoint of the end of epoch {epoch - 1}, which holds the order of the data in epoch {epoch}, "
                 "is missing"
@@ -230,7 +230,7 @@ class Visit(DataSource):
         if checkpoint is None:
             return
         if compare_variables(self.replayer, checkpoint, self._roots, Position(self.loop, epoch)):
-            for op in stateful_random_ops(self._model):
+            for op in keras_internals.stateful_random_ops(self._model):
                 self.replayer.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
 
     def recorded_params(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flor_keras import keras_internals as internals
+from flor_keras import keras_internals
 from flor_keras.checkpoint.arena import Arena, Layout, lay_out
 from flor_keras.checkpoint.bundle import Content, content_of
 from flor_keras.state.tables import table_arrays
@@ -33,7 +33,7 @@ class Snapshot:
         self._arena: Arena | None = None
         self._views: dict[str, np.ndarray] = {}
         numeric = {name: v for name, v in self._variables.items() if name not in self._texts}
-        self._read = internals.reader(list(numeric.values()))
+        self._read = keras_internals.reader(list(numeric.values()))
         self.layout: Layout = lay_out(
             [
                 *((n, v.dtype.base_dtype.name, tuple(v.shape), _num_bytes(v)) for n, v in numeric.items()),
@@ -64,7 +64,7 @@ class Snapshot:
     def _bytes(self, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
         """Yield the bytes of each slot in their order."""
         for tensor in self._read():
-            yield internals.memory_of(tensor).reshape(-1).view(np.uint8)
+            yield keras_internals.memory_of(tensor).reshape(-1).view(np.uint8)
         for name in self._arrays:
             yield _bytes_of_array(arrays[name])
 
@@ -90,7 +90,7 @@ def _content_of_array(name: str, array: np.ndarray) -> Content:
 
 def bytes_of(variable: Any) -> np.ndarray:
     """Return a variable's bytes, shape (num_bytes,), in the variable's own memory where that lies on the CPU."""
-    memory: np.ndarray = internals.memory_of(internals.reader([variable])()[0])
+    memory: np.ndarray = keras_internals.memory_of(keras_internals.reader([variable])()[0])
     return memory.reshape(-1).view(np.uint8)
 
 

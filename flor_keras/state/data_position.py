@@ -21,7 +21,6 @@ import numpy as np
 import xxhash
 
 from flor_keras import keras_internals
-from flor_keras.keras_internals import TrainingSteps
 from flor_keras.state.pickles import is_packable, pack
 from flor_keras.state.random import capture_random, is_same_random, restore_random
 from flor_keras.state.restore import read_python
@@ -73,7 +72,7 @@ class DataSource:
 
     def __init__(self, order: OrderSeed | None) -> None:
         self.order = order
-        self.training: TrainingSteps | None = None
+        self.training: keras_internals.TrainingSteps | None = None
         self.why_inexact: str | None = None
         self.why_random: str | None = None  # why the random states may not be those of the record
         self._why_lasting: str | None = None
@@ -192,7 +191,7 @@ class DataSource:
         for name, value in position["attributes"].items():
             setattr(training.py_dataset, name, value)
 
-    def _iterator_at(self, training: TrainingSteps, position: Mapping[str, Any]) -> Any:
+    def _iterator_at(self, training: keras_internals.TrainingSteps, position: Mapping[str, Any]) -> Any:
         if position["kind"] == "generator" and self._ready is None and self._total:
             # the one generator there is goes on from where this process has brought it
             iterator, missing = self._current, position["total"] - self._total
@@ -217,7 +216,7 @@ class DataSource:
         )
         return iterator
 
-    def _note_repeat(self, training: TrainingSteps) -> None:
+    def _note_repeat(self, training: keras_internals.TrainingSteps) -> None:
         """The orders an unseeded shuffle draws when it is repeated cannot be had again: note that, until the next position."""
         is_unseeded = training.adapter_kind == "dataset" and keras_internals.global_seed() is None
         self.why_inexact = self._why_lasting

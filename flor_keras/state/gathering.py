@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flor_keras import keras_internals as internals
+from flor_keras import keras_internals
 from flor_keras.state.variables import (
     State,
     Walk,
@@ -132,7 +132,7 @@ def _of_collection(value: Iterable[Any]) -> Contents:
 
 
 def _of_variable(value: Any) -> Contents:
-    return [], [internals.native_variable(value)]
+    return [], [keras_internals.native_variable(value)]
 
 
 def _of_roots(roots: Mapping[str, Any]) -> Contents:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from flor_keras import keras_internals as internals
+from flor_keras import keras_internals
 from flor_keras.state.pickles import pack, unpack
 from flor_keras.state.variables import attributes_of, gather, is_of_the_program, is_walked
 
@@ -159,7 +159,7 @@ class Objects:
 
 def _is_atom(value: Any) -> bool:
     """Whether a value cannot change, and leads to nothing that can."""
-    return isinstance(value, _ATOMS) or internals.is_eager_tensor(value)
+    return isinstance(value, _ATOMS) or keras_internals.is_eager_tensor(value)
 
 
 def _is_small(value: Any) -> bool:
@@ -180,19 +180,19 @@ def holds_variables(name: str, value: Any) -> bool:
 
 
 def _is_of_tensorflow(value: Any) -> bool:
-    return internals.is_opaque(value) or (is_walked(value) and not is_of_the_program(type(value)))
+    return keras_internals.is_opaque(value) or (is_walked(value) and not is_of_the_program(type(value)))
 
 
 def _way_of(value: Any) -> _Way | None:
     """Return how to keep an object's content; None for what has none, or is kept otherwise."""
-    if internals.is_data_iterator(value):
+    if keras_internals.is_data_iterator(value):
         return _ITERATOR
     if isinstance(value, (*_CODE, *_OUTPUTS)) or _is_of_tensorflow(value) or hasattr(value, "__next__"):
         return None
     for kind, way in _WAYS:
         if isinstance(value, kind):
             return way
-    if internals.is_training_class(type(value)):  # type: ignore[arg-type]
+    if keras_internals.is_training_class(type(value)):  # type: ignore[arg-type]
         return _TRAINED
     if is_of_the_program(type(value)):
         return _OBJECT
@@ -268,7 +268,7 @@ def _put_generator(target: Any, content: Any) -> None:
     target.bit_generator.state = content
 
 
-_ITERATOR = _Way(internals.serialize_iterator, internals.deserialize_iterator)
+_ITERATOR = _Way(keras_internals.serialize_iterator, keras_internals.deserialize_iterator)
 _TRAINED = _Way(_scalars, _put_scalars)
 _OBJECT = _Way(attributes_of, _put_attributes, lambda value: iter(attributes_of(value).items()))
 _OTHER = _Way(_own_state, _put_own_state)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
-from flor_keras import keras_internals as internals
+from flor_keras import keras_internals
 from flor_keras.instrument.index import Index
 from flor_keras.instrument.main_loops import MainLoop, MainLoops
 from flor_keras.state.objects import holds_variables
@@ -73,8 +73,8 @@ class Reach:
         """Whether all that calling something changes is among what the loop reaches."""
         function = _function_of(called)
         if function is None:
-            return internals.is_traced_function(called) or holds_variables("called", called)
-        if called is not function and internals.is_traced_function(called):
+            return keras_internals.is_traced_function(called) or holds_variables("called", called)
+        if called is not function and keras_internals.is_traced_function(called):
             return True
         return loops.is_known(function.__code__.co_firstlineno, function.__qualname__)
 
@@ -136,7 +136,7 @@ def _function_of(value: Any) -> FunctionType | None:
             value = value.__func__
         elif isinstance(value, functools.partial):
             value = value.func
-        elif internals.is_traced_function(value):
+        elif keras_internals.is_traced_function(value):
             value = value.python_function
         else:
             return None

@@ -8,27 +8,27 @@ from typing import Any
 
 import keras
 
+from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
-from flor_keras.keras_internals import FitCall, TrainingSteps, set_trainable_flags, training_steps
 from flor_keras.state.callbacks import restore_callbacks
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
 
 
-def skip_fit(call: FitCall, folder: Path, callbacks: Sequence[Any]) -> Any:
+def skip_fit(call: keras_internals.FitCall, folder: Path, callbacks: Sequence[Any]) -> Any:
     """Leave everything as a `fit` call left it, given the checkpoint taken after it; return its History."""
     manifest = bundle.read_manifest(folder)
     builder = _Builder(manifest)
     call.arguments["callbacks"] = [builder]
     call.arguments["initial_epoch"] = call.arguments["epochs"] = 0
     call.arguments["verbose"] = 0
-    with training_steps(builder) as builder.training:
+    with keras_internals.training_steps(builder) as builder.training:
         history = call.make()
     restore_objects(folder, builder.roots)
     python = read_python(folder)
     for callback in callbacks:
         keras.callbacks.Callback.set_model(callback, call.model)
-    set_trainable_flags(call.model, python["trainable"])
+    keras_internals.set_trainable_flags(call.model, python["trainable"])
     restore_callbacks(callbacks, call.model, python["callbacks"])
     restore_random(python["random"])
     return give_history(history, manifest)
@@ -49,7 +49,7 @@ class _Builder(keras.callbacks.Callback):
     def __init__(self, manifest: dict[str, Any]) -> None:
         super().__init__()
         self._manifest = manifest
-        self.training: TrainingSteps | None = None
+        self.training: keras_internals.TrainingSteps | None = None
         self.roots: dict[str, Any] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flor_keras import keras_internals as internals
+from flor_keras import keras_internals
 
 VOCABULARY = "vocabulary"
 IDF_WEIGHTS = "idf_weights"
@@ -18,11 +18,11 @@ PARTS = (VOCABULARY, IDF_WEIGHTS, BIN_BOUNDARIES, KEYS, VALUES)
 
 def table_arrays(table: Any) -> dict[str, np.ndarray]:
     """Return the content of a table by part; text as object arrays of bytes, shape (entries,)."""
-    if internals.is_mutable_table(table):
+    if keras_internals.is_mutable_table(table):
         keys, values = (part.numpy() for part in table.export())
         order = np.argsort(keys, kind="stable")
         return {KEYS: keys[order], VALUES: values[order]}
-    if internals.is_lookup_layer(table):
+    if keras_internals.is_lookup_layer(table):
         return _vocabulary(table)
     boundaries = table.bin_boundaries
     return {} if boundaries is None else {BIN_BOUNDARIES: np.asarray(boundaries, dtype=np.float64)}
@@ -49,10 +49,10 @@ def restore_table(table: Any, parts: Mapping[str, np.ndarray]) -> None:
     """Give a table the content `table_arrays` returned; what is the same already is left alone."""
     if _is_equal(table_arrays(table), parts):
         return
-    if internals.is_mutable_table(table):
+    if keras_internals.is_mutable_table(table):
         table.remove(table.export()[0])
         table.insert(parts[KEYS], parts[VALUES])
-    elif internals.is_lookup_layer(table):
+    elif keras_internals.is_lookup_layer(table):
         is_text = table.vocabulary_dtype == "string"
         words = [w.decode() if is_text else int(w) for w in parts.get(VOCABULARY, ())]
         table.set_vocabulary(words, parts.get(IDF_WEIGHTS))

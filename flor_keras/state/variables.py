@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flor_keras import keras_internals as internals
+from flor_keras import keras_internals
 from flor_keras.state import seeds
 
 FLOR_SEED = "flor/seed"
@@ -73,7 +73,7 @@ def gather(roots: Mapping[str, Any]) -> State:
 
 def generators() -> dict[str, Any]:
     """Return the global seed generators by name, None where nothing has used them."""
-    return {GLOBAL_SEED: internals.global_seed_generator(), FLOR_SEED: seeds.generator()}
+    return {GLOBAL_SEED: keras_internals.global_seed_generator(), FLOR_SEED: seeds.generator()}
 
 
 def reported(root: Any) -> list[Any]:
@@ -133,7 +133,7 @@ class Walk:
 
         self.visited.append(value)
         if isinstance(value, keras.Variable):
-            native = internals.native_variable(value)
+            native = keras_internals.native_variable(value)
             if native is not None:
                 self._found(name, native, is_metric)
         elif isinstance(value, tf.Variable):
@@ -153,12 +153,12 @@ class Walk:
         self._name_of[id(variable)] = name
         if is_metric:
             self.state.metric_names.add(name)
-        if internals.is_sync_on_read(variable):
+        if keras_internals.is_sync_on_read(variable):
             for replica, own in enumerate(variable.values):
                 self.state.variables[f"{name}@{replica}"] = own
                 if is_metric:
                     self.state.metric_names.add(f"{name}@{replica}")
-        elif internals.is_distributed(variable):
+        elif keras_internals.is_distributed(variable):
             self.state.variables[name] = variable.values[0]
             self.state.mirrors[name] = list(variable.values[1:])
         else:
@@ -176,7 +176,7 @@ class Walk:
                 self.visited.append(child)
                 for target, slot in zip(targets, child, strict=True):
                     if slot is not None:
-                        owner = self._name_of.get(id(internals.native_variable(target)), target.path)
+                        owner = self._name_of.get(id(keras_internals.native_variable(target)), target.path)
                         self._add(f"{name}/{key}/{owner}", slot, is_metric=False)
                 self._drainslots_of()
             else:
@@ -192,9 +192,9 @@ class Walk:
         if isinstance(value, keras.layers.Normalization):
             self.state.derived.append(value)
         elif (
-            internals.is_lookup_layer(value)
+            keras_internals.is_lookup_layer(value)
             or isinstance(value, keras.layers.Discretization)
-            or internals.is_mutable_table(value)
+            or keras_internals.is_mutable_table(value)
         ):
             self.state.tables[name] = value
             idf_weights = getattr(value, "idf_weights", None)
@@ -258,9 +258,9 @@ def _items(values: Any) -> Iterator[tuple[str, Any]]:
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     late = []
     for key, child in attributes_of(value).items():
-        if key in internals.DEFERRED_ATTRIBUTES:
+        if key in keras_internals.DEFERRED_ATTRIBUTES:
             late.append((key, child))
-        elif key not in internals.SKIPPED_ATTRIBUTES:
+        elif key not in keras_internals.SKIPPED_ATTRIBUTES:
             yield _escaped(key), child
     yield from late
 
@@ -284,9 +284,9 @@ def is_walked(value: Any) -> bool:
     """Keras and TensorFlow objects that can hold state, and objects of the program's own classes."""
     import tensorflow as tf
 
-    if internals.is_opaque(value):
+    if keras_internals.is_opaque(value):
         return False
-    if internals.is_keras_object(value) or isinstance(value, tf.Module):
+    if keras_internals.is_keras_object(value) or isinstance(value, tf.Module):
         return True
     if isinstance(value, tf.__internal__.tracking.Trackable):
         return True

@@ -1,0 +1,66 @@
+"""What a `tf.data` pipeline is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flor_keras.keras_internals.traced import STATEFUL_RANDOM, place_of
+
+
+def pipeline_random_ops(dataset: Any) -> list[tuple[str, bool]]:
+    """Return the random ops inside a `tf.data` pipeline, and whether each draws in parallel, in no fixed order."""
+    found, todo, seen = set(), [dataset], set()
+    while todo:
+        source = todo.pop()
+        if id(source) in seen:
+            continue
+        seen.add(id(source))
+        todo += source._inputs() if hasattr(source, "_inputs") else []
+        is_parallel = "Parallel" in type(source).__name__
+        for wrapper in source._functions() if hasattr(source, "_functions") else []:
+            graph = getattr(getattr(wrapper, "function", None), "graph", None)
+            for op in graph.get_operations() if graph is not None else []:
+                if op.type in STATEFUL_RANDOM and (is_parallel or not _is_seeded(op)):
+                    found.add((f"{op.type} ({place_of(op)})", is_parallel))
+    return sorted(found)
+
+
+def _is_seeded(op: Any) -> bool:
+    """Whether a random op has a seed, of its own or the global one when it was made."""
+    return bool(op.get_attr("seed") or op.get_attr("seed2"))
+
+
+def source_tensors(dataset: Any) -> list[Any]:
+    """Return the tensors a `tf.data` pipeline was made from (`from_tensor_slices`); none where it reads elsewhere."""
+    found, todo = [], [dataset]
+    while todo:
+        source = todo.pop()
+        found += [t for t in getattr(source, "_tensors", None) or [] if hasattr(t, "_numpy_internal")]
+        todo += source._inputs() if hasattr(source, "_inputs") else []
+    return found
+
+
+def has_shuffle_below_repeat(dataset: Any) -> bool:
+    """Whether a pipeline repeats what it shuffles: its fresh iterator then does not know the shuffle's seeds yet."""
+    name = type(dataset).__name__
+    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    if "Repeat" in name:
+        return any(_has(source, "Shuffle") for source in inputs)
+    return any(has_shuffle_below_repeat(source) for source in inputs)
+
+
+def _has(dataset: Any, word: str) -> bool:
+    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    return word in type(dataset).__name__ or any(_has(source, word) for source in inputs)
+
+
+def is_in_tf_data() -> bool:
+    """Whether the code that runs is being traced for a `tf.data` transformation, which names its graphs after it."""
+    import tensorflow as tf
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if str(getattr(graph, "name", "")).startswith("Dataset_"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False

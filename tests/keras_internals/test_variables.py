@@ -1,0 +1,34 @@
+"""The variables under Keras's, and their memory."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from flor_keras import keras_internals
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_keras_variable_has_a_native_one(model):
+    kernel = model.layers[0].kernel
+    native = keras_internals.native_variable(kernel)
+    assert isinstance(native, tf.Variable)
+    native.assign(tf.ones((3, 2)))
+    assert np.array_equal(kernel.numpy(), np.ones((3, 2)))
+
+
+def test_distributed_variables_are_told_apart():
+    assert not keras_internals.is_distributed(tf.Variable(1.0))
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        mirrored = tf.Variable(1.0)
+        own = tf.Variable(
+            1.0, synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM
+        )
+    assert keras_internals.is_distributed(mirrored)
+    assert not keras_internals.is_sync_on_read(mirrored)
+    assert keras_internals.is_sync_on_read(own)
+
+
+def test_a_tensor_is_seen_without_a_copy():
+    tensor = tf.range(1000)
+    assert np.shares_memory(keras_internals.memory_of(tensor), keras_internals.memory_of(tensor))
