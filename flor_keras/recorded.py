@@ -6,9 +6,7 @@ with the calls of `instrument.rewriting` in it. Where something cannot be told, 
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import linecache
 import os
 import sys
@@ -316,6 +314,3 @@ def loop_state(
     state = LoopState(changed, read_names, about, native, reach.others(main))
     state.about |= {"changed": list(changed), "native": list(state.native)}
     return state
-
-
-__all__ = ["ast", "begin", "inspect", "instrument", "note_loops", "record"]

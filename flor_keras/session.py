@@ -143,35 +143,53 @@ def log(name: str, value: Any) -> None:
       name: the name; any text. A name logged twice at one position keeps both values, tables show the last.
       value: a number, text, anything JSON can hold, a NumPy array or a tensor. Arrays are stored as they are.
 
-    Inside a `tf.function` the value is logged each time the graph runs.
+    Inside a `tf.function` the value is logged each time the graph runs, also where it is not a tensor.
     """
-    if _is_symbolic(value):
+    if _is_in_graph():
         _log_from_graph(name, value)
     else:
         (_current or ensure()).log(name, value)
 
 
-def _is_symbolic(value: Any) -> bool:
+def _is_in_graph() -> bool:
     tensorflow = sys.modules.get("tensorflow")
-    return tensorflow is not None and tensorflow.is_tensor(value) and tensorflow.is_symbolic_tensor(value)
+    return tensorflow is not None and bool(tensorflow.inside_function())
 
 
 def _log_from_graph(name: str, value: Any) -> None:
     import tensorflow as tf
 
     session = _current or ensure()
-    if session.execution.is_compiled:
-        session.report(
-            f"flor.log({name!r}) inside a step compiled by XLA is not recorded: replay computes it later."
-        )
+    why = _why_not_from_graph(session)
+    if why is not None:
+        session.report(f"flor.log({name!r}) inside {why}")
         return
-    line = _TracedLine()
+    line, is_tensor = _TracedLine(), tf.is_tensor(value)
 
-    def emit(eager: Any) -> None:
+    def emit(*tensors: Any) -> None:
         session = _current or ensure()
-        session.log(name, eager.numpy(), line.step_offset(session))
+        session.log(name, tensors[0].numpy() if tensors else value, line.step_offset(session))
 
-    tf.py_function(emit, [value], [])
+    tf.py_function(emit, [value] if is_tensor else [], [])
+
+
+def _why_not_from_graph(session: Session) -> str | None:
+    """Say where a log line stands that no value leads out of, None if it stands elsewhere."""
+    from flor_keras import keras_internals
+
+    if session.execution.is_compiled:
+        return "a step compiled by XLA is not recorded: replay computes it later."
+    if keras_internals.is_in_xla():
+        return (
+            "a function compiled by XLA is not recorded: no value leads out of it. Return the value and log it where the "
+            "function is called, or leave out jit_compile=True."
+        )
+    if keras_internals.is_in_tf_data():
+        return (
+            "a tf.data pipeline is not recorded: it runs ahead of the steps, at no position of its own. Log the value "
+            "where the element is used."
+        )
+    return None
 
 
 class _TracedLine:

@@ -411,3 +411,181 @@ def test_a_loop_of_which_nothing_can_be_skipped_is_shown_in_the_plan(project):
         f"every epoch of loop 0 before them, too: train.py:{line}: tell[0](epoch) may change anything"
         in shown
     )
+
+
+def test_the_first_epoch_is_exact_by_itself_where_the_first_step_builds_model_and_optimizer(project):
+    loop = LOOPS["a function"].replace("return history", "return norm()")
+    project.write("train.py", program(loop, LINES))
+    project.succeed("train.py")
+    names = ["begin", "end", "step_loss"]
+    live = {name: [row for row in rows_of(project, name) if row[1] == 0] for name in names}
+    project.write("train.py", program(loop, {}))
+    project.succeed("train.py")
+    project.write("train.py", program(loop, LINES))
+    for asked in (["begin", "end"], ["step_loss"]):
+        report = project.replay("train.py", *asked, "--epochs", "0")
+        assert (report["verified"], report["causes"]) == ("exact", [])
+        assert {name: replayed(report, name) for name in asked} == {name: live[name] for name in asked}
+
+
+BOTH_WAYS = """
+@flor.record
+def train():
+    for epoch in range(3):
+        for xb, yb in data:
+            loss = step(xb, yb)
+            #STEP
+
+train()
+with flor.checkpointing(model=model, optimizer=optimizer):
+    for epoch in flor.loop("by hand", range(2)):
+        for xb, yb in flor.loop("step", data):
+            loss = step(xb, yb)
+"""
+STEPS = """
+def eagerly(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+    #GRADIENTS
+    if tf.reduce_sum(x) > 90:
+        #BRANCH
+        loss += 1.0
+    return loss
+
+in_graph = tf.function(eagerly)
+
+def step(x, y):
+    return in_graph(x, y) + eagerly(x, y)
+"""
+
+
+def test_lines_inside_of_graphs_log_what_they_log_eagerly_in_every_kind_of_loop(project):
+    """A `tf.function` and the same code without it: tensors, values that are none, a line inside of a branch."""
+    without = PRELUDE + STEPS + BOTH_WAYS
+    lines = without.replace(
+        "#GRADIENTS", 'flor.log("norm", tf.linalg.global_norm(gradients)); flor.log("what", {"is": "step"})'
+    ).replace("#BRANCH", 'flor.log("large", loss)')
+    names = ["norm", "what", "large"]
+
+    def entries(name):
+        return [(entry.position, entry.value) for entry in project.latest().entries(name)]
+
+    project.write("train.py", lines)
+    project.succeed("train.py")
+    live = {name: entries(name) for name in names}
+    assert len(live["norm"]) == len(live["what"]) == 2 * 3 * (3 + 2)
+    assert 0 < len(live["large"]) < len(live["norm"])
+    assert {str(value) for _, value in live["what"]} == {"{'is': 'step'}"}
+    project.write("train.py", without)
+    project.succeed("train.py")
+    project.write("train.py", lines)
+    report = project.replay("train.py", *names)
+    assert (report["verified"], report["level"]) == ("exact", "step")
+    assert {name: entries(name) for name in names} == live
+
+
+def test_lines_no_value_leads_out_of_are_told_and_training_goes_on(project):
+    """XLA has no way out; `tf.data` runs ahead of the steps, so that its values have no position."""
+    without = (
+        PRELUDE
+        + STEPS
+        + """
+step = tf.function(eagerly, jit_compile=True)
+
+def element(x, y):
+    #ELEMENT
+    return x, y
+
+data = data.map(element)
+"""
+        + BOTH_WAYS
+    )
+    lines = without.replace("#GRADIENTS", 'flor.log("norm", tf.linalg.global_norm(gradients))')
+    lines = lines.replace("#ELEMENT", 'flor.log("mean", tf.reduce_mean(x))')
+    project.write("train.py", lines)
+    told = project.succeed("train.py").stderr
+    assert "flor.log('norm') inside a function compiled by XLA is not recorded" in told
+    assert "flor.log('mean') inside a tf.data pipeline is not recorded" in told
+    assert not project.latest().names
+    project.write("train.py", without)
+    project.succeed("train.py")
+    project.write("train.py", lines)
+    ended = project.flor("replay", "train.py", "norm", "mean", "--epochs", "1")
+    assert ended.status == 2
+    for name, why in (("norm", "a function compiled by XLA"), ("mean", "a tf.data pipeline")):
+        assert f"flor.log('{name}') inside {why} is not recorded" in ended.stderr
+
+
+def test_a_random_op_inside_of_a_graph_is_named_where_the_replay_of_a_loop_differs(project):
+    text = (PRELUDE + "step = train_step\n" + BOTH_WAYS).replace(
+        "model(x, training=True)", "model(x + tf.random.normal(tf.shape(x)), training=True)"
+    )
+    line = 1 + [*map(str.strip, text.splitlines())].index(
+        "loss = loss_fn(y, model(x + tf.random.normal(tf.shape(x)), training=True))"
+    )
+    project.write("train.py", text)
+    project.succeed("train.py")
+    script = project.write("train.py", text.replace("#STEP", 'flor.log("step_loss", float(loss))'))
+    report = project.replay("train.py", "step_loss", "--epochs", "2", status=3)
+    assert report["verified"] == "approximate"
+    assert report["causes"] == [
+        f"RandomStandardNormal ({script}:{line}) draws from a state inside TensorFlow that cannot be put back"
+    ]
+
+
+DEBUGGED = """
+import bdb, json
+
+class Stops(bdb.Bdb):
+    seen = []
+
+    def user_line(self, frame):
+        if self.break_here(frame):
+            names = ("epoch", "step", "n")
+            self.seen.append([frame.f_lineno, *(frame.f_locals.get(name) for name in names)])
+        self.set_continue()
+
+@flor.record
+def train():
+    n = 0
+    for epoch in range(3):
+        n += 1
+        for step, (xb, yb) in enumerate(data):
+            loss = train_step(xb, yb)
+            if step == 1:
+                continue
+            n += 2
+        else:
+            n += 5
+        with contextlib.nullcontext():
+            n += 7
+    while epoch > 0:
+        epoch, step = epoch - 1, 0
+        while step < 2:
+            loss = train_step(x, y)
+            step += 1
+        n += 11
+    return n
+
+stops = Stops()
+for line in range(train.__code__.co_firstlineno, len(open(__file__).readlines())):
+    stops.set_break(__file__, line)
+result = stops.runcall(train)
+print(json.dumps([result, stops.seen]))
+"""
+
+
+def test_a_debugger_stops_at_the_lines_it_stops_at_without_the_decorator(project):
+    """At each line of the body as often, with the same locals; at the head of a loop at least as often."""
+    text = PRELUDE + DEBUGGED
+    _, expected = json.loads(
+        project.succeed(project.write("train.py", text.replace("@flor.record", "# plain"))).stdout
+    )
+    result, found = json.loads(project.succeed(project.write("train.py", text)).stdout)
+    heads = {n for n, line in enumerate(text.splitlines(), 1) if line.strip().startswith(("for ", "while "))}
+    assert result == 3 * (1 + 2 * 2 + 5 + 7) + 2 * 11
+    assert [stop for stop in found if stop[0] not in heads] == [s for s in expected if s[0] not in heads]
+    assert len(expected) > 50
+    assert all(found.count(stop) >= expected.count(stop) for stop in expected)

@@ -37,7 +37,6 @@ from flor_keras.keras_internals.models import (
 )
 from flor_keras.keras_internals.pipelines import (
     has_shuffle_below_repeat,
-    is_in_tf_data,
     pipeline_random_ops,
     source_tensors,
 )
@@ -49,7 +48,13 @@ from flor_keras.keras_internals.seeds import (
     homes_of_random,
     set_eager_random_state,
 )
-from flor_keras.keras_internals.traced import stateful_random_ops, step_variables
+from flor_keras.keras_internals.traced import (
+    is_in_tf_data,
+    is_in_xla,
+    live_random_ops,
+    stateful_random_ops,
+    step_variables,
+)
 from flor_keras.keras_internals.training_steps import TrainingSteps, training_steps
 from flor_keras.keras_internals.variables import (
     is_distributed,
@@ -79,6 +84,7 @@ __all__ = [
     "is_distributed",
     "is_eager_tensor",
     "is_in_tf_data",
+    "is_in_xla",
     "is_keras_object",
     "is_lookup_layer",
     "is_mutable_table",
@@ -86,6 +92,7 @@ __all__ = [
     "is_sync_on_read",
     "is_traced_function",
     "is_training_class",
+    "live_random_ops",
     "memory_of",
     "native_variable",
     "pipeline_random_ops",

@@ -52,15 +52,3 @@ def has_shuffle_below_repeat(dataset: Any) -> bool:
 def _has(dataset: Any, word: str) -> bool:
     inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
     return word in type(dataset).__name__ or any(_has(source, word) for source in inputs)
-
-
-def is_in_tf_data() -> bool:
-    """Whether the code that runs is being traced for a `tf.data` transformation, which names its graphs after it."""
-    import tensorflow as tf
-
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        if str(getattr(graph, "name", "")).startswith("Dataset_"):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False

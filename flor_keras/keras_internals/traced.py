@@ -1,8 +1,9 @@
-"""What a traced training step uses: random ops and variables."""
+"""What traced functions use, random ops and variables, and what the code that runs is traced for."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any
 
 STATEFUL_RANDOM = frozenset(
@@ -26,12 +27,28 @@ STATEFUL_RANDOM = frozenset(
 def stateful_random_ops(model: Any) -> list[str]:
     """Return the random ops of a traced training step whose state lies in a kernel, as ``op (file:line)``.
 
-    Such state can be neither read nor put back. Graphs are searched through the functions they call.
+    Such state can be neither read nor put back.
     """
     traced = [
         f for function in _traceable(model.train_function) for f in function._list_all_concrete_functions()
     ]
-    todo, seen, found = [function.graph for function in traced], set(), []
+    return _stateful_random_ops([function.graph for function in traced])
+
+
+def live_random_ops() -> list[str]:
+    """Return what `stateful_random_ops` does, of all that was traced in this process and is still there.
+
+    Which functions a loop of the program's own calls is known to the program alone. All objects are searched: a second.
+    """
+    from tensorflow.python.framework.func_graph import FuncGraph
+
+    graphs = [found for found in gc.get_objects() if isinstance(found, FuncGraph)]
+    return _stateful_random_ops([graph for graph in graphs if not _is_of_tf_data(graph)])
+
+
+def _stateful_random_ops(graphs: list[Any]) -> list[str]:
+    """Search graphs, through the functions they call."""
+    todo, seen, found = graphs, set(), []
     while todo:
         graph = todo.pop()
         if id(graph) in seen:
@@ -75,3 +92,29 @@ def place_of(op: Any) -> str:
     frames = [frame for frame in op.traceback or () if "site-packages" not in frame.filename]
     ours = [frame for frame in frames if "flor_keras" not in frame.filename.replace("\\", "/").split("/")]
     return f"{ours[-1].filename}:{ours[-1].lineno}" if ours else op.name
+
+
+def is_in_tf_data() -> bool:
+    """Whether the code that runs is being traced for a `tf.data` transformation."""
+    import tensorflow as tf
+
+    return not tf.executing_eagerly() and _is_of_tf_data(tf.compat.v1.get_default_graph())
+
+
+def _is_of_tf_data(graph: Any) -> bool:
+    """Whether a graph, or one around it, was traced for a `tf.data` transformation, which names its graphs after it."""
+    while graph is not None:
+        if str(getattr(graph, "name", "")).startswith("Dataset_"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def is_in_xla() -> bool:
+    """Whether the code that runs is being traced for XLA (``jit_compile=True``), or for a function that such one calls."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    return not tf.executing_eagerly() and bool(
+        control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )

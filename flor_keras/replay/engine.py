@@ -205,5 +205,5 @@ def _raise_on_failure(plan: Plan, report: dict[str, Any]) -> None:
     if not report["num_entries"]:
         raise UsageError(
             f"The program logged none of {', '.join(plan.names)} where it was replayed (level {plan.level}). "
-            "Check that the line is reached, or give another --level."
+            + (" ".join(report["told"]) or "Check that the line is reached, or give another --level.")
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from flor_keras.records import Verdict
 
-_LISTS = ("differing", "held_back", "causes", "diverted", "refused")
+_LISTS = ("differing", "held_back", "causes", "diverted", "refused", "told")
 
 
 def merge_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ it logs under a recorded name is compared with the record; everything else is dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Replayer:
         self.comparison = Comparison()
         self.held_back: list[str] = []
         self.causes: list[str] = []
+        self.told: list[str] = []
         self.is_other_data = False  # the program has other data than when it was recorded
         self.num_loops = 0
         self.seed: int | None = None
@@ -59,6 +60,7 @@ class Replayer:
         self._here = Comparison()
         self._pending: list[Entry] = []
         self.main_loop: Any = None
+        self._has_own_loops = False
         self.is_unsettled = False  # the program is on its way to an epoch, in a state it never had there
         self.redone: dict[int, str] = {}
         self.objects: dict[str, Any] = {}
@@ -79,8 +81,10 @@ class Replayer:
             self._pending.append(Entry(name, value, position))
 
     def report(self, message: str) -> None:
-        """Leave the message in the worker's output."""
+        """Leave the message in the worker's output, and for where nothing comes of the replay."""
         print(f"flor_keras: {message}")
+        if message not in self.told:
+            self.told.append(message)
 
     def _is_asked(self, position: Position) -> bool:
         """Whether a position is one of the asked; an epoch may be redone only to get to the next."""
@@ -149,6 +153,7 @@ class Replayer:
             if hasattr(probe, "listen"):
                 probe.listen()
         self.main_loop = CustomVisit(self, loop, state)
+        self._has_own_loops = True
         return self.main_loop
 
     def end_loop(self, main: Any) -> None:
@@ -231,6 +236,17 @@ class Replayer:
         for difference in differences(recorded, read_environment()):
             self.suspect(difference.sentence)
 
+    def suspect_random_ops(self, ops: Iterable[str]) -> None:
+        """Note random ops of a graph as what a replay may differ for."""
+        for op in ops:
+            self.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
+
+    def _suspect_graphs(self) -> None:
+        from flor_keras.keras_internals import live_random_ops
+
+        if self.comparison.first is None:  # else it was done
+            self.suspect_random_ops(live_random_ops())
+
     def note_exact(self, count: int) -> None:
         """Count restored tensors, each compared with the hash it was recorded with."""
         self._here.num_compared += count
@@ -241,6 +257,8 @@ class Replayer:
         if self._pending:
             self._store.add_entries(self.plan.run, self._pending, replay=self._replay, verdict=verdict)
             self.num_entries += len(self._pending)
+        if self._here.first is not None and self._has_own_loops:
+            self._suspect_graphs()
         self.comparison.add(self._here)
         self._pending, self._here = [], Comparison()
 
@@ -260,5 +278,6 @@ class Replayer:
             "first_difference": None if first is None else {"name": first[0], "position": list(first[1])},
             "differing": self.comparison.differing,
             "held_back": self.held_back,
+            "told": self.told,
             "causes": [] if self._verdict(self.comparison) is Verdict.EXACT else self.causes,
         }

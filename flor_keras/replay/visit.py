@@ -230,8 +230,7 @@ class Visit(DataSource):
         if checkpoint is None:
             return
         if compare_variables(self.replayer, checkpoint, self._roots, Position(self.loop, epoch)):
-            for op in keras_internals.stateful_random_ops(self._model):
-                self.replayer.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
+            self.replayer.suspect_random_ops(keras_internals.stateful_random_ops(self._model))
 
     def recorded_params(self) -> dict[str, Any]:
         """Return what callbacks were told about the loop (epochs, steps)."""

@@ -106,9 +106,28 @@ LINES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "a name read after the training": ("v = x", "", "return v", {"kept": {"v"}, "needed_after": {"v"}}),
     "a name one epoch hands to the next": ("n = n * 2", "", "", {"kept": {"n"}, "needed_after": set()}),
     "`break` out of the training": ("if n: break", "", "", {"block": "for x in data", "way_out": False}),
+    "an exception that the epoch's own code catches": (
+        "try: v = p.work()\n            except ValueError: n += 1",
+        "print(n)",
+        "",
+        {"changed": {"n", "p"}, "kept": {"n"}, "block": "for x in data", "way_out": False},
+    ),
     "`return` out of the training": ("if n: return n", "", "", {"block": "for x in data", "way_out": True}),
 }
 WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "`continue` in the training, or past it": (
+        """
+        def train(data, n):
+            for epoch in range(3):
+                if n == epoch:
+                    continue
+                for x in data:
+                    with tf.GradientTape() as tape: pass
+                    if n:
+                        continue
+        """,
+        {"block": "for x in data", "jumpable": True, "way_out": False},
+    ),
     "`while` in place of `for`": (
         """
         def train(data, n):

@@ -1,4 +1,4 @@
-"""What a traced training step uses: random ops and variables."""
+"""What traced functions use, and what code is traced for."""
 
 import keras
 import numpy as np
@@ -40,3 +40,30 @@ def test_variables_a_step_uses_are_found_wherever_they_are():
     model.compile()
     model.fit(np.zeros((4, 3)), verbose=0)
     assert any(variable is outside for variable in keras_internals.step_variables(model))
+
+
+def test_random_ops_of_what_was_traced_are_found_and_those_of_pipelines_are_not():
+    @tf.function
+    def noise():
+        return tf.random.uniform([])
+
+    noise()
+    data = tf.data.Dataset.range(3).map(lambda x: x + tf.random.uniform([], maxval=5, dtype=tf.int64))
+    found = [op for op in keras_internals.live_random_ops() if "test_traced.py" in op]
+    assert [op.partition(" ")[0] for op in found if op.startswith("RandomUniform ")] == ["RandomUniform"]
+    assert not any(op.startswith("RandomUniformInt ") for op in found)
+    assert len(list(data)) == 3
+
+
+def test_code_is_known_to_be_traced_for_xla_also_through_a_function_that_calls_it():
+    seen = {}
+
+    @tf.function
+    def inner(name, x):
+        seen[name] = keras_internals.is_in_xla()
+        return x
+
+    tf.function(lambda x: inner("compiled", x), jit_compile=True)(tf.ones(2))
+    tf.function(lambda x: inner("not", x))(tf.ones(2))
+    assert seen == {"compiled": True, "not": False}
+    assert not keras_internals.is_in_xla()
