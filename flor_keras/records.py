@@ -102,11 +102,12 @@ class CheckpointRecord:
     step: int  # steps done in this epoch
     kind: Kind
     path: str
-    num_bytes: int
+    num_bytes: int  # on disk
     stall_secs: float  # how long training stood still
     worker_cpu_secs: float
     created_at: float
     error: str | None = None  # why it failed; None when committed
+    shared_bytes: int = 0  # unchanged since older checkpoints, and only there
 
     @property
     def position(self) -> Position:

@@ -20,6 +20,8 @@ import numpy as np
 
 from flor_keras.checkpoint import bundle
 from flor_keras.checkpoint.arena import Arena, Layout
+from flor_keras.checkpoint.contents import Content
+from flor_keras.checkpoint.held import Held
 from flor_keras.checkpoint.memory import Region, fill_holes
 
 NICENESS = 10
@@ -48,7 +50,7 @@ class Done(NamedTuple):
     """The worker's answer to a job; ``error`` is None when the checkpoint is committed."""
 
     number: int
-    num_bytes: int
+    written: bundle.Written
     cpu_secs: float
     wall_secs: float
     error: str | None
@@ -90,7 +92,7 @@ def _detach(connection: Connection, log_path: str) -> None:
 
 def _serve(connection: Connection) -> None:
     arena: Arena | None = None
-    layout = Layout((), 0)
+    layout, held = Layout((), 0), Held()
     while True:
         message = connection.recv()
         if isinstance(message, NewArena):
@@ -98,28 +100,32 @@ def _serve(connection: Connection) -> None:
         elif isinstance(message, Layout):
             layout = message
         elif isinstance(message, Job):
-            connection.send(_write(message._replace(layout=layout), arena))
+            connection.send(_write(message._replace(layout=layout), arena, held))
         else:
             return
 
 
-def _write(job: Job, arena: Arena | None) -> Done:
-    signal.alarm(
-        max(1, int(job.deadline_secs))
-    )  # should the trainer die meanwhile, nobody else would end a hang
+def _write(job: Job, arena: Arena | None, held: Held) -> Done:
+    signal.alarm(max(1, int(job.deadline_secs)))  # should the trainer die, nobody else would end a hang
+    done = carry_out(job, contents(job, arena), held)
+    signal.alarm(0)
+    return done
+
+
+def carry_out(job: Job, contents: list[Content], held: Held) -> Done:
+    """Write one checkpoint; what goes wrong is in the answer. The trainer uses this too when it writes in line."""
     cpu, wall = time.process_time(), time.perf_counter()
-    num_bytes, error = 0, None
+    written, error = bundle.Written(0, 0), None
     try:
-        num_bytes = bundle.write(Path(job.folder), contents(job, arena), job.manifest, job.files)
+        written = bundle.write(Path(job.folder), contents, job.manifest, job.files, held)
     except Exception as reason:  # noqa: BLE001 - every failure is the trainer's to report
         error = f"{type(reason).__name__}: {reason}".splitlines()[0]
-    signal.alarm(0)
-    return Done(job.number, num_bytes, time.process_time() - cpu, time.perf_counter() - wall, error)
+    return Done(job.number, written, time.process_time() - cpu, time.perf_counter() - wall, error)
 
 
-def contents(job: Job, arena: Arena | None) -> list[bundle.Content]:
+def contents(job: Job, arena: Arena | None) -> list[Content]:
     """Return what a job writes; the trainer uses this too when it writes in line."""
     found = []
     if arena is not None and job.layout is not None:
-        found = [bundle.Content(s.name, s.dtype, s.shape, arena.view(s)) for s in job.layout.slots]
-    return found + [bundle.Content(name, *content) for name, content in job.small.items()]
+        found = [Content(s.name, s.dtype, s.shape, arena.view(s)) for s in job.layout.slots]
+    return found + [Content(name, *content) for name, content in job.small.items()]

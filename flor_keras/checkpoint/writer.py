@@ -30,6 +30,8 @@ import numpy as np
 
 from flor_keras.checkpoint import bundle, memory, worker
 from flor_keras.checkpoint.arena import Arena, Layout
+from flor_keras.checkpoint.contents import Content
+from flor_keras.checkpoint.held import Held
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.errors import CheckpointError
 
@@ -70,6 +72,7 @@ class Writer:
         self._connection: Connection | None = None
         self._known_layout: Layout | None = None  # the one the worker has
         self._pending: Job | None = None
+        self._held = Held()  # by what was written in line
         self._pending_until = 0.0
         self._failures = 0
         self._has_frozen = False
@@ -109,7 +112,7 @@ class Writer:
             else:
                 self._write_in_line(worker.contents(job, self._arena))
 
-    def write_now(self, job: Job, contents: list[bundle.Content]) -> None:
+    def write_now(self, job: Job, contents: list[Content]) -> None:
         """Write tensors that are not in an arena, here and now."""
         self._pending = job
         self._write_in_line(contents)
@@ -273,18 +276,10 @@ class Writer:
         self._finish(done)
         return True
 
-    def _write_in_line(self, contents: list[bundle.Content]) -> None:
+    def _write_in_line(self, contents: list[Content]) -> None:
         job = self._pending
         assert job is not None
-        cpu, wall = time.process_time(), time.perf_counter()
-        num_bytes, error = 0, None
-        try:
-            num_bytes = bundle.write(Path(job.folder), contents, job.manifest, job.files)
-        except Exception as reason:  # noqa: BLE001 - a checkpoint that fails must not take training down
-            error = f"{type(reason).__name__}: {reason}".splitlines()[0]
-        self._finish(
-            Done(job.number, num_bytes, time.process_time() - cpu, time.perf_counter() - wall, error)
-        )
+        self._finish(worker.carry_out(job, contents, self._held))
 
     def _finish(self, done: Done) -> None:
         job, self._pending = self._pending, None

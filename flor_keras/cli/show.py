@@ -84,6 +84,7 @@ def _checkpoints(checkpoints: list[CheckpointRecord]) -> dict[str, Any]:
     return {
         "count": len(whole),
         "num_bytes": sum(at.num_bytes for at in whole),
+        "logical_bytes": sum(at.num_bytes + at.shared_bytes for at in whole),
         "stall_secs": sum(at.stall_secs for at in checkpoints),
         "worker_cpu_secs": sum(at.worker_cpu_secs for at in checkpoints),
         "failed": [{"loop": at.loop, "epoch": at.epoch, "step": at.step, "error": at.error} for at in failed],
@@ -159,7 +160,9 @@ def _name_line(name: str, recorded: int, hindsight: int) -> str:
 def _checkpoint_lines(checkpoints: dict[str, Any]) -> list[str]:
     costs = f"training stood still {text.duration(checkpoints['stall_secs'])}"
     costs += f", worker took {text.duration(checkpoints['worker_cpu_secs'])} of CPU"
-    line = f"{checkpoints['count']}, {text.size(checkpoints['num_bytes'])}; {costs}"
+    num_bytes, logical_bytes = checkpoints["num_bytes"], checkpoints["logical_bytes"]
+    whole = f" in place of {text.size(logical_bytes)}" if logical_bytes > num_bytes else ""
+    line = f"{checkpoints['count']}, {text.size(num_bytes)}{whole}; {costs}"
     failed = [
         f"failed at loop {at['loop']}, epoch {at['epoch']}, step {at['step']}: {at['error']}"
         for at in checkpoints["failed"]

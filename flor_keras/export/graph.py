@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 
 from flor_keras import keras_internals
-from flor_keras.checkpoint.bundle import Content, as_tensor, content_hash, content_of
+from flor_keras.checkpoint.contents import Content, as_tensor, content_hash, content_of
 from flor_keras.export import internals
 from flor_keras.export.folders import written_beside
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.contents import Content, content_hash
 from flor_keras.records import CheckpointRecord, Position
 from flor_keras.replay.replayer import Replayer
 from flor_keras.state.capture import bytes_of
@@ -22,8 +23,8 @@ def compare_variables(
     differing = []
     for name, variable in variables.items():
         if name in described and described[name]["dtype"] != "string":
-            content = bundle.Content(name, described[name]["dtype"], (), bytes_of(variable))
-            if bundle.content_hash(content) == described[name]["xxh3"]:
+            content = Content(name, described[name]["dtype"], (), bytes_of(variable))
+            if content_hash(content) == described[name]["xxh3"]:
                 replayer.note_exact(1)
             else:
                 differing.append(name)

@@ -12,7 +12,7 @@ import numpy as np
 
 from flor_keras import keras_internals
 from flor_keras.checkpoint.arena import Arena, Layout, lay_out
-from flor_keras.checkpoint.bundle import Content, content_of
+from flor_keras.checkpoint.contents import Content, content_of
 from flor_keras.state.tables import table_arrays
 from flor_keras.state.variables import State
 

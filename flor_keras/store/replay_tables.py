@@ -12,7 +12,7 @@ from flor_keras.store.connection import Connection, from_json
 from flor_keras.store.values import to_json
 
 _CHECKPOINT_COLUMNS = (
-    "loop, epoch, step, kind, path, num_bytes, stall_secs, worker_cpu_secs, created_at, error"
+    "loop, epoch, step, kind, path, num_bytes, stall_secs, worker_cpu_secs, created_at, error, shared_bytes"
 )
 
 
@@ -43,8 +43,11 @@ class ReplayTables(Connection):
         costs = (checkpoint.num_bytes, checkpoint.stall_secs, checkpoint.worker_cpu_secs)
         with self._transaction() as connection:
             connection.execute(
-                f"INSERT OR REPLACE INTO checkpoints (run, {_CHECKPOINT_COLUMNS}) VALUES (?{', ?' * 10})",
-                (self._number(checkpoint.run), *row, *costs, checkpoint.created_at, checkpoint.error),
+                f"INSERT OR REPLACE INTO checkpoints (run, {_CHECKPOINT_COLUMNS}) VALUES (?{', ?' * 11})",
+                (
+                    *(self._number(checkpoint.run), *row, *costs),
+                    *(checkpoint.created_at, checkpoint.error, checkpoint.shared_bytes),
+                ),
             )
 
     def checkpoints(self, run: str, loop: int | None = None) -> list[CheckpointRecord]:

@@ -69,6 +69,7 @@ MIGRATIONS = (
         time REAL NOT NULL, level TEXT NOT NULL, message TEXT NOT NULL);
     CREATE INDEX events_by_run ON events (run);
     """,
+    "ALTER TABLE checkpoints ADD COLUMN shared_bytes INTEGER NOT NULL DEFAULT 0",
 )
 
 

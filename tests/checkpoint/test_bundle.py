@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 
 import numpy as np
 import pytest
 
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.contents import Content, as_tensor, content_of
+from flor_keras.checkpoint.held import Held
 from flor_keras.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
@@ -37,8 +40,7 @@ def some_bytes(dtype, shape, tf):
 @pytest.mark.parametrize("dtype", FIXED_SIZE)
 def test_every_type_and_shape_comes_back_bit_for_bit(tf, tmp_path, dtype):
     contents = [
-        bundle.Content(f"t{at}/a", dtype, shape, some_bytes(dtype, shape, tf))
-        for at, shape in enumerate(SHAPES)
+        Content(f"t{at}/a", dtype, shape, some_bytes(dtype, shape, tf)) for at, shape in enumerate(SHAPES)
     ]
     bundle.write(tmp_path / "0-0-end", contents, {}, {})
     read = bundle.read_tensors(tmp_path / "0-0-end")
@@ -52,9 +54,9 @@ def test_every_type_and_shape_comes_back_bit_for_bit(tf, tmp_path, dtype):
 def test_text_comes_back_as_its_bytes(tf, tmp_path):
     words = np.array([b"", b"a", "grün".encode(), b"\0\xff" * 40], dtype=object)
     contents = [
-        bundle.Content("words", "string", (2, 2), words),
-        bundle.Content("one", "string", (), np.array([b"x"], dtype=object)),
-        bundle.Content("none", "string", (0,), np.array([], dtype=object)),
+        Content("words", "string", (2, 2), words),
+        Content("one", "string", (), np.array([b"x"], dtype=object)),
+        Content("none", "string", (0,), np.array([], dtype=object)),
     ]
     bundle.write(tmp_path / "c", contents, {}, {})
     read = bundle.read_tensors(tmp_path / "c")
@@ -66,14 +68,14 @@ def test_text_comes_back_as_its_bytes(tf, tmp_path):
 def test_an_aligned_tensor_is_written_from_its_own_memory(tf):
     raw = np.zeros(4096 + 64, dtype=np.uint8)
     start = -raw.ctypes.data % 64
-    content = bundle.Content("t", "float32", (1024,), raw[start : start + 4096])
-    tensor = bundle.as_tensor(content)
+    content = Content("t", "float32", (1024,), raw[start : start + 4096])
+    tensor = as_tensor(content)
     content.raw.view(np.float32)[7] = 3.5
     assert float(tensor[7]) == 3.5
 
 
 def a_checkpoint(folder, tf):
-    contents = [bundle.content_of(f"v{at}", tf.random.normal([100, 10])) for at in range(3)]
+    contents = [content_of(f"v{at}", tf.random.normal([100, 10])) for at in range(3)]
     bundle.write(folder, contents, {"position": {"loop": 0}}, {"python.pkl": b"pickled"})
     return folder
 
@@ -163,7 +165,7 @@ def test_a_checkpoint_of_a_newer_format_says_to_upgrade(tf, tmp_path):
 
 def test_the_same_position_again_replaces_what_was_there(tf, tmp_path):
     folder = a_checkpoint(tmp_path / "c", tf)
-    bundle.write(folder, [bundle.content_of("new", tf.constant([1.0]))], {}, {})
+    bundle.write(folder, [content_of("new", tf.constant([1.0]))], {}, {})
     assert list(bundle.read_tensors(folder)) == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
@@ -184,3 +186,77 @@ def test_a_failed_write_leaves_nothing_behind(tf, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
     assert list(tmp_path.iterdir()) == []
+
+
+def versions(tf, *changing):
+    """Return the tensors of one checkpoint: a large one and a vocabulary that stay, and ``changing``."""
+    words = np.array([f"word {at}" for at in range(1000)], dtype=object)
+    return [
+        content_of("frozen", tf.range(5000)),
+        Content("words", "string", (1000,), words),
+        content_of("free", tf.fill([5000], changing[0])),
+        content_of("scalar", tf.constant(1)),
+    ]
+
+
+def bundles(folder):
+    return {name: found["bundle"] for name, found in bundle.read_manifest(folder)["tensors"].items()}
+
+
+def test_what_did_not_change_is_not_written_again_and_reads_the_same(tf, tmp_path):
+    held, all_bytes = Held(), []
+    for epoch in range(4):
+        contents = versions(tf, 7 if epoch == 3 else epoch)  # epoch 2 and 3 differ
+        written = bundle.write(tmp_path / str(epoch), contents, {}, {}, held)
+        all_bytes.append(written)
+        assert bundle.read_tensors(tmp_path / str(epoch)).keys() == {"frozen", "words", "free", "scalar"}
+    assert all_bytes[0].shared_bytes == 0
+    assert {written.shared_bytes for written in all_bytes[1:]} == {
+        20000 + sum(len(f"word {n}") for n in range(1000))
+    }
+    # The bundle that holds the bytes is named, not the one before: there is no chain.
+    assert bundles(tmp_path / "3") == {"frozen": "../0", "words": "../0", "free": ".", "scalar": "."}
+    read = bundle.read_tensors(tmp_path / "3")
+    assert read["frozen"].tolist() == list(range(5000)) and read["words"][-1] == b"word 999"
+    assert set(read["free"].tolist()) == {7}
+
+
+def test_a_checkpoint_in_which_nothing_changed_takes_a_manifest_only(tf, tmp_path):
+    held, contents = Held(), [content_of("frozen", tf.range(5000))]
+    bundle.write(tmp_path / "0", contents, {}, {}, held)
+    bundle.write(tmp_path / "1", contents, {}, {}, held)
+    assert [path.name for path in (tmp_path / "1").iterdir()] == [MANIFEST]
+    assert bundle.read_tensors(tmp_path / "1")["frozen"].tolist() == list(range(5000))
+
+
+def test_what_is_no_longer_there_or_another_type_is_written_again(tf, tmp_path):
+    held, contents = Held(), versions(tf, 0)
+    bundle.write(tmp_path / "0", contents, {}, {}, held)
+    bundle.write(tmp_path / "0", contents, {}, {}, held)  # in place of the one it would refer to
+    assert set(bundles(tmp_path / "0").values()) == {"."}
+    same_bits = contents[0]._replace(dtype="float32")
+    bundle.write(tmp_path / "1", [same_bits, *contents[1:]], {}, {}, held)
+    assert bundles(tmp_path / "1") == {"frozen": ".", "words": "../0", "free": "../0", "scalar": "."}
+    shutil.rmtree(tmp_path / "0")
+    bundle.write(tmp_path / "2", contents, {}, {}, held)
+    assert set(bundles(tmp_path / "2").values()) == {"."}
+    assert bundle.read_tensors(tmp_path / "2")["words"][-1] == b"word 999"
+
+
+def test_a_missing_older_checkpoint_is_told(tf, tmp_path):
+    held = Held()
+    for epoch in range(2):
+        bundle.write(tmp_path / str(epoch), versions(tf, epoch), {}, {}, held)
+    shutil.rmtree(tmp_path / "0")
+    with pytest.raises(CheckpointError, match="damaged"):
+        bundle.load(tmp_path / "1")
+
+
+def test_a_large_bundle_has_shards_that_tensorflow_reads(tf, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "_SHARD_BYTES", 1000)
+    contents = versions(tf, 3)
+    bundle.write(tmp_path / "c", contents, {}, {})
+    assert len(list((tmp_path / "c").glob("bundle.data-*-of-00004"))) == 4
+    reader = tf.train.load_checkpoint(str(tmp_path / "c" / "bundle"))
+    assert reader.get_tensor("frozen").tolist() == list(range(5000))
+    assert bundle.read_tensors(tmp_path / "c")["words"][3] == b"word 3"

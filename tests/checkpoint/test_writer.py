@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from flor_keras.checkpoint import bundle, memory, worker, writer as writing
+from flor_keras.checkpoint.contents import Content
 from flor_keras.checkpoint.arena import lay_out
 
 tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64)))
@@ -27,7 +28,7 @@ def take(size=100_000, small=None):
     job = writing.job_for(number, folder / str(number), layout, small or {}, {}, {})
     arena = writer.prepare(layout)
     if arena is None:
-        writer.write_now(job, [bundle.Content("t", "uint8", (size,), np.full(size, number, np.uint8))])
+        writer.write_now(job, [Content("t", "uint8", (size,), np.full(size, number, np.uint8))])
     else:
         arena.view(layout.slots[0])[:] = number
         writer.submit(job)

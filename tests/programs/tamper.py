@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.contents import content_of
 from flor_keras.state import pickles
 from flor_keras.state.callbacks import Captured
 from flor_keras.state.restore import ARRAYS, read_python
@@ -36,7 +37,7 @@ def main(name: str, piece: str) -> None:
     assert changed or piece == "nothing", f"no {piece} among {sorted(tensors)}"
     pickled, arrays = pickles.pack(python)
     tensors |= {f"{ARRAYS}/{at}": tf.constant(array) for at, array in enumerate(arrays)}
-    contents = [bundle.content_of(n, t) for n, t in tensors.items()]
+    contents = [content_of(n, t) for n, t in tensors.items()]
     shutil.rmtree(folder)
     bundle.write(
         folder, contents, {**manifest, "signature": pickles.signature(pickled)}, {pickles.FILE: pickled}
