@@ -2,7 +2,7 @@
 
     <folder>/signature          the keyed hash of graph.json, which holds hashes of all other files
     <folder>/graph.json         the mapping from variables to where each format has them; why a format is missing
-    <folder>/saved_model.pb, fingerprint.pb, assets/    the SavedModel without its variables
+    <folder>/saved_model.pb, assets/    the SavedModel without its variables
     <folder>/rest.index, …      what of the SavedModel's bundle is not in a checkpoint: object graph, vocabularies
     <folder>/checkpoint_rest.index, …   the same of `tf.train.Checkpoint(model=…)`
     <folder>/config.json        the configuration as the `.keras` format has it

@@ -62,7 +62,7 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
     from keras.src.export.export_utils import get_input_signature
     from tensorflow.core.protobuf import saved_model_pb2
     from tensorflow.python.framework import ops
-    from tensorflow.python.saved_model import builder_impl, constants, fingerprinting_utils, save
+    from tensorflow.python.saved_model import builder_impl, constants, save
 
     archive = keras.export.ExportArchive()
     archive.track_and_add_endpoint("serve", model, get_input_signature(model))
@@ -81,9 +81,18 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
     tensors, _, _, object_graph = saver._gather_serialized_tensors()
     builder_impl.copy_assets_to_destination_dir(assets.asset_filename_map, str(folder))
     (folder / constants.SAVED_MODEL_FILENAME_PB).write_bytes(saved.SerializeToString(deterministic=True))
-    fingerprinting_utils.write_fingerprint(str(folder))
     ops.dismantle_graph(graph)
     return SavedGraph(_owners(tensors), object_graph.SerializeToString())
+
+
+def write_fingerprint(folder: Path) -> None:
+    """Write `fingerprint.pb` of a SavedModel, which loading warns of where it is missing.
+
+    Only once its variables are there: the fingerprint has a hash of them.
+    """
+    from tensorflow.python.saved_model import fingerprinting_utils
+
+    fingerprinting_utils.write_fingerprint(str(folder))
 
 
 def checkpoint_owners(model: Any) -> SavedGraph:

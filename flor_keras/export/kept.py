@@ -42,9 +42,9 @@ class Graph:
         try:
             is_whole = not path.is_symlink() and graph.file_hash(path) == self.described["files"].get(name)
         except OSError as error:
-            raise _damaged(self.folder, f"{name} cannot be read: {error}") from error
+            raise damaged(self.folder, f"{name} cannot be read: {error}") from error
         if not is_whole:
-            raise _damaged(self.folder, f"the bytes of {name} are not those that were recorded")
+            raise damaged(self.folder, f"the bytes of {name} are not those that were recorded")
         return path
 
     def files_below(self, name: str) -> dict[str, Path]:
@@ -59,11 +59,11 @@ class Graph:
             else []
         )
         if top.is_symlink():
-            raise _damaged(self.folder, f"{name} is a link")
+            raise damaged(self.folder, f"{name} is a link")
         paths = {at.relative_to(top).as_posix(): at for at in found}
         for inner in paths:
             if "\\" in inner:
-                raise _damaged(self.folder, f"{inner!r} would be another place on another system")
+                raise damaged(self.folder, f"{inner!r} would be another place on another system")
         return {inner: self.file(f"{name}/{inner}") for inner in paths}
 
     @property
@@ -142,13 +142,13 @@ def read_graph(folder: Path) -> Graph:
     other = described.get("same_as")
     if other is not None:
         if not isinstance(other, str) or Path(other).name != other or other in ("", ".", ".."):
-            raise _damaged(folder, f"it refers to {other!r}, which is not beside it")
+            raise damaged(folder, f"it refers to {other!r}, which is not beside it")
         folder = folder.with_name(other)
         described = _read(folder)
     try:
         return Graph(folder, described)
     except KeyError as error:
-        raise _damaged(folder, f"{error} is missing in {graph.FILE}") from error
+        raise damaged(folder, f"{error} is missing in {graph.FILE}") from error
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _read(folder: Path) -> dict[str, Any]:
         described = json.loads((folder / graph.FILE).read_text(encoding="utf-8"))
         version = described["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, f"{graph.FILE} cannot be read: {error}") from error
+        raise damaged(folder, f"{graph.FILE} cannot be read: {error}") from error
     if version > graph.FORMAT:
         raise CheckpointError(
             f"The model graph {folder} has format {version}, this flor_keras reads up to {graph.FORMAT}. "
@@ -184,7 +184,8 @@ def check_signature(found: Graph, sign: Callable[[bytes], str]) -> None:
         )
 
 
-def _damaged(folder: Path, why: str) -> CheckpointError:
+def damaged(folder: Path, why: str) -> CheckpointError:
+    """Return the error of a graph that is not as it was recorded."""
     return CheckpointError(
         f"The model graph {folder} is damaged: {why}. Restore the checkpoint into the model of the program instead."
     )

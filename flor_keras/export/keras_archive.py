@@ -6,13 +6,17 @@ import json
 import tempfile
 import time
 import zipfile
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
+from flor_keras.checkpoint.mapped import write_all
 from flor_keras.export import graph, weights_h5
 from flor_keras.export.kept import Graph
 
 _WEIGHTS = "model.weights.h5"
+_CHUNK_BYTES = 1 << 20
 
 
 def write(found: Graph, checkpoint: Path, out: Path) -> None:
@@ -22,15 +26,62 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
     }
     with (
-        zipfile.ZipFile(out, "w") as archive,
-        tempfile.NamedTemporaryFile(dir=out.parent, suffix=".h5") as weights,
+        out.open("wb", buffering=0) as file,
+        _Behind(file) as behind,
+        zipfile.ZipFile(cast(IO[bytes], behind), "w") as archive,
     ):
         archive.writestr("metadata.json", json.dumps(metadata))
         archive.writestr("config.json", found.file(graph.CONFIG).read_bytes())
-        weights_h5.write(found, checkpoint, Path(weights.name))
-        archive.write(weights.name, _WEIGHTS)
+        with (
+            tempfile.NamedTemporaryFile(dir=out.parent, suffix=".h5") as laid_out,
+            archive.open(_WEIGHTS, "w", force_zip64=True) as weights,
+        ):
+            placed = weights_h5.lay_out(found, checkpoint, Path(laid_out.name))
+            for piece in weights_h5.pieces(Path(laid_out.name), placed):
+                for at in range(0, len(piece), _CHUNK_BYTES):
+                    weights.write(piece[at : at + _CHUNK_BYTES])
         for name, path in found.files_below(graph.KERAS_ASSETS).items():
             archive.write(path, f"assets/{name}")
+
+
+class _Behind:
+    """An unbuffered file that a thread writes, while an archive computes the checksum of what comes next."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1)
+        self._writes: deque[Future[int]] = deque()
+        self._at = 0
+
+    def write(self, content: Any) -> int:
+        """Have bytes written, which must stay as they are; an error of an earlier write is raised here."""
+        while self._writes and self._writes[0].done():
+            self._writes.popleft().result()
+        self._writes.append(self._thread.submit(write_all, self._file, memoryview(content)))
+        self._at += len(content)
+        return len(content)
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        while self._writes:
+            self._writes.popleft().result()
+
+    def tell(self) -> int:
+        """Return where the next write goes."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Have the next write go elsewhere."""
+        self.flush()
+        self._at = self._file.seek(offset, whence)
+        return self._at
+
+    def __enter__(self) -> _Behind:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self.flush()
 
 
 def needed_to_load(found: Graph) -> str | None:

@@ -2,42 +2,82 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flor_keras import keras_internals
-from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.mapped import array_of, bytes_of, map_checkpoint, write_all
 from flor_keras.export import graph
 from flor_keras.export.kept import Graph
 
 
+class Placed(NamedTuple):
+    """A value, and where its bytes begin in the file."""
+
+    offset: int
+    value: np.ndarray
+
+
 def write(found: Graph, checkpoint: Path, out: Path) -> None:
     """Write a file that `model.load_weights` reads."""
+    placed = lay_out(found, checkpoint, out)
+    with out.open("r+b", buffering=0) as file:
+        for offset, value in placed:
+            file.seek(offset)
+            write_all(file, bytes_of(value))
+
+
+def pieces(laid_out: Path, placed: list[Placed]) -> Iterator[memoryview]:
+    """Yield the bytes of a file that was laid out, with its values, in order."""
+    with laid_out.open("rb") as file:
+        around = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    at = 0
+    for offset, value in placed:
+        yield around[at:offset]
+        yield bytes_of(value)
+        at = offset + value.nbytes
+    yield around[at:]
+
+
+def lay_out(found: Graph, checkpoint: Path, out: Path) -> list[Placed]:
+    """Write a file that has room for the values and all else; return them in the order of the file.
+
+    So HDF5 neither copies them nor decides where they go from: an archive takes them straight from the checkpoint.
+    """
     import h5py
 
     wanted = found.names("weights.h5")
-    values = {
-        n: keras_internals.memory_of(t) for n, t in bundle.load(checkpoint, wanted.__contains__).items()
-    }
+    values = {name: array_of(at) for name, at in map_checkpoint(checkpoint, wanted.__contains__).items()}
     with h5py.File(out, "w") as file:
-        for group in found.groups:
-            _write_group(file, group, values)
+        placed = [at for group in found.groups for at in _lay_out_group(file, group, values)]
+    return sorted(placed, key=lambda at: at.offset)
 
 
-def _write_group(file: Any, group: dict[str, Any], values: dict[str, np.ndarray]) -> None:
-    """Write one group as Keras's H5IOStore does: without a name, an empty one is not made."""
+def _lay_out_group(file: Any, group: dict[str, Any], values: dict[str, np.ndarray]) -> Iterator[Placed]:
+    """Make one group as Keras's H5IOStore does: without a name, an empty one is not made."""
+    from h5py import h5d, h5p
+
     if group["name"] is None and not group["values"]:
         return
     at = file.create_group(f"{group['path']}/vars" if group["path"] else "vars")
     if group["name"] is not None:
         at.attrs["name"] = group["name"]
+    empty = h5p.create(h5p.DATASET_CREATE)
+    empty.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    empty.set_fill_time(h5d.FILL_TIME_NEVER)
     for key, place in group["values"].items():
         value = _value(place, values)
-        dataset = at.create_dataset(key, data=value)
+        dataset = at.create_dataset(key, value.shape, value.dtype, dcpl=empty)
         if value.dtype.name == "bfloat16":
             dataset.attrs["dtype"] = "bfloat16"
+        offset = dataset.id.get_offset()
+        if offset is None:  # h5py gives single numbers no place before it writes them
+            dataset[...] = value
+        else:
+            yield Placed(offset, value)
 
 
 def _value(place: Any, values: dict[str, np.ndarray]) -> np.ndarray:
