@@ -130,21 +130,26 @@ def verify(refs: tuple[str, ...], store: str | None, is_json: bool) -> int:
 def du(refs: tuple[str, ...], store: str | None, is_json: bool) -> None:
     """Show what runs take on disk, the largest first.
 
-    JSON: a list of {"run", "name", "num_checkpoints", "checkpoint_bytes", "model_bytes", "other_bytes", "num_bytes"}.
+    Values that did not change since an older checkpoint are stored once; IN FULL is what the checkpoints would take otherwise.
+
+    JSON: a list of {"run", "name", "num_checkpoints", "checkpoint_bytes", "logical_bytes", "model_bytes", "other_bytes", "num_bytes"}.
     """
+    from dataclasses import asdict
+
     from flor_keras.keeping.usage import database_bytes, usage
 
     location = _located(store)
     found = usage(location, list(refs) or None)
-    keys = ("run", "name", "num_checkpoints", "checkpoint_bytes", "model_bytes", "other_bytes", "num_bytes")
     if is_json:
-        text.print_json_rows({key: getattr(at, key) for key in keys} for at in found)
+        text.print_json_rows({**asdict(at), "num_bytes": at.num_bytes} for at in found)
         return
-    sizes = ("num_bytes", "checkpoint_bytes", "model_bytes", "other_bytes")
+    sizes = ("num_bytes", "checkpoint_bytes", "logical_bytes", "model_bytes", "other_bytes")
     rows = [
         [at.run, at.name or "-", str(at.num_checkpoints), *(text.size(getattr(at, key)) for key in sizes)]
         for at in found
     ]
-    text.print_columns(("RUN", "NAME", "CHECKPOINTS", "SIZE", "CHECKPOINTS'", "MODEL", "OTHER"), rows)
+    text.print_columns(
+        ("RUN", "NAME", "CHECKPOINTS", "SIZE", "CHECKPOINTS'", "IN FULL", "MODEL", "OTHER"), rows
+    )
     total = sum(at.num_bytes for at in found)
     click.echo(f"{text.size(total)} in all, and the database {text.size(database_bytes(location))}.")

@@ -11,8 +11,10 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.held import OWN
 from flor_keras.errors import CheckpointError, UsageError
 from flor_keras.records import CheckpointRecord, Kind, Status
 from flor_keras.store.database import RunRow, Store
@@ -100,33 +102,46 @@ def plan_prune(store: Path, ref: str, policy: Policy) -> Plan:
         raise UsageError(f"Run {run.id} is still under way (process {run.pid}). Prune it when it has ended.")
     epochs = {(row.loop, row.epoch) for row in rows if row.kind not in _ALWAYS_KEPT}
     keeps = policy.keeps(epochs)
-    plan = _divided(store, run, rows, keeps)
+    references = {row.path: referred_to(row.path, bundle.read_manifest(store / row.path)) for row in rows}
+    plan = _divided(run, rows, references, keeps)
     if policy.max_bytes is not None:
         best = policy.best_of(epochs)
         for epoch in sorted(keeps, key=lambda at: (at == best, at)):
             if plan.kept_bytes <= policy.max_bytes:
                 break
             keeps = keeps - {epoch}
-            plan = _divided(store, run, rows, keeps)
+            plan = _divided(run, rows, references, keeps)
     return plan
 
 
-def _divided(store: Path, run: RunRow, rows: list[CheckpointRecord], keeps: set[Epoch]) -> Plan:
+def _divided(
+    run: RunRow, rows: list[CheckpointRecord], references: Mapping[str, set[str]], keeps: set[Epoch]
+) -> Plan:
     plan = Plan(run)
     plan.kept = [row for row in rows if row.kind in _ALWAYS_KEPT or (row.loop, row.epoch) in keeps]
-    needed = {path for row in plan.kept for path in referred_to(store, row)}
+    needed = _needed(references, [row.path for row in plan.kept])
     for row in rows:
         if row not in plan.kept:
             (plan.referred if row.path in needed else plan.removed).append(row)
     return plan
 
 
-def referred_to(store: Path, row: CheckpointRecord) -> set[str]:
-    """Return the paths of other checkpoints whose bundles hold values of this one."""
-    tensors = bundle.read_manifest(store / row.path)["tensors"]
-    names = {Path(str(described.get("bundle", "."))).name for described in tensors.values()}
-    parent = row.path.rpartition("/")[0]
-    return {f"{parent}/{name}" for name in names if name} - {row.path}
+def _needed(references: Mapping[str, set[str]], kept: Iterable[str]) -> set[str]:
+    """Return the checkpoints that must stay for those that are kept: what stays must itself be whole."""
+    needed: set[str] = set()
+    todo = list(kept)
+    while todo:
+        new = references.get(todo.pop(), set()) - needed
+        needed |= new
+        todo += new
+    return needed
+
+
+def referred_to(path: str, manifest: Mapping[str, Any]) -> set[str]:
+    """Return the paths of other checkpoints whose bundles hold values of the one at ``path``."""
+    names = {str(described.get("bundle", OWN)) for described in manifest["tensors"].values()} - {OWN}
+    parent = path.rpartition("/")[0]
+    return {f"{parent}/{Path(name).name}" for name in names} - {path}
 
 
 def prune(store: Path, plan: Plan, on_removed: Callable[[CheckpointRecord], None] = lambda row: None) -> None:

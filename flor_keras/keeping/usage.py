@@ -12,12 +12,16 @@ from flor_keras.store.database import Store
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one run takes, in bytes on disk."""
+    """What one run takes, in bytes on disk.
+
+    ``logical_bytes`` is what its checkpoints would take if none had values in the bundle of an older one.
+    """
 
     run: str
     name: str | None
     num_checkpoints: int
     checkpoint_bytes: int
+    logical_bytes: int
     model_bytes: int
     other_bytes: int
 
@@ -31,14 +35,16 @@ def usage(store: Path, refs: list[str] | None = None) -> list[Usage]:
     """Return what each run takes, the largest first."""
     with Store.open(store) as opened:
         runs = opened.runs() if refs is None else [opened.run(ref) for ref in refs]
-        counts = {run.id: sum(row.error is None for row in opened.checkpoints(run.id)) for run in runs}
+        rows = {run.id: [row for row in opened.checkpoints(run.id) if row.error is None] for run in runs}
     found = []
     for run in runs:
         folder = layout.run_folder(store, run.id)
         whole, checkpoints, model = (
             disk_bytes(at) for at in (folder, folder / "checkpoints", folder / "model")
         )
-        found.append(Usage(run.id, run.name, counts[run.id], checkpoints, model, whole - checkpoints - model))
+        logical = checkpoints + sum(row.shared_bytes for row in rows[run.id])
+        sizes = (checkpoints, logical, model, whole - checkpoints - model)
+        found.append(Usage(run.id, run.name, len(rows[run.id]), *sizes))
     return sorted(found, key=lambda at: -at.num_bytes)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.held import OWN
 from flor_keras.errors import CheckpointError, FlorError
 from flor_keras.export.kept import read_graph
 from flor_keras.keeping.prune import PRUNED, referred_to
@@ -59,31 +61,49 @@ def _verify_run(opened: Store, run: RunRow, report: Report) -> None:
     except FlorError as error:
         report.problems.append(f"Run {run.id}: {error}")
         return
-    for row in rows:
-        if row.error is None:
-            try:
-                _verify_checkpoint(opened.path, row, rows, report)
-            except FlorError as error:
-                report.problems.append(str(error))
+    whole = [row for row in rows if row.error is None]
+    manifests: dict[str, dict[str, Any]] = {}
+    for row in whole:
+        try:
+            manifests[row.path] = _verify_checkpoint(opened.path, row, report)
+        except FlorError as error:
+            report.problems.append(str(error))
+    for row in whole:
+        if row.path in manifests:
+            report.problems += _broken_references(opened.path / row.path, row.path, manifests)
     _verify_graphs(layout.model_folder(opened.path, run.id), report)
     report.leftovers += [str(path) for path in _leftovers(opened.path, run, rows)]
 
 
-def _verify_checkpoint(
-    store: Path, row: CheckpointRecord, rows: list[CheckpointRecord], report: Report
-) -> None:
+def _verify_checkpoint(store: Path, row: CheckpointRecord, report: Report) -> dict[str, Any]:
+    """Check all that lies in a checkpoint's folder; return its manifest."""
     folder = store / row.path
     if not folder.is_dir():
-        raise CheckpointError(f"The checkpoint {folder} is missing.")
-    there = {other.path for other in rows if other.error is None}
-    for path in referred_to(store, row) - there:
-        raise CheckpointError(f"The checkpoint {folder} refers to {path}, which is gone.")
-    report.num_tensors += len(bundle.load(folder))
-    report.num_checkpoints += 1
-    report.num_bytes += row.num_bytes
+        raise CheckpointError(f"The checkpoint {folder} is missing. Use another epoch of the run.")
+    manifest = bundle.read_manifest(folder)
+    own = {name for name, described in manifest["tensors"].items() if described.get("bundle", OWN) == OWN}
+    bundle.load(folder, own.__contains__)
     python = folder / pickles.FILE
     if python.is_file():
-        pickles.check(python, python.read_bytes(), bundle.read_manifest(folder).get("signature"))
+        pickles.check(python, python.read_bytes(), manifest.get("signature"))
+    report.num_tensors += len(manifest["tensors"])
+    report.num_checkpoints += 1
+    report.num_bytes += row.num_bytes
+    return manifest
+
+
+def _broken_references(folder: Path, path: str, manifests: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return what is wrong with the tensors a checkpoint has in others: each must lie there, in its own bundle, unchanged."""
+    found = []
+    for name, described in manifests[path]["tensors"].items():
+        (holder,) = referred_to(path, {"tensors": {name: described}}) or {path}
+        there = manifests.get(holder, {"tensors": {}})["tensors"].get(name)
+        if there is None or {**described, "bundle": OWN} != {"bundle": OWN, **there}:
+            found.append(
+                f"The checkpoint {folder} is damaged: it has {name!r} in {holder}, which is gone, damaged or another by now. "
+                "Use another epoch of the run."
+            )
+    return found[:1]
 
 
 def _verify_graphs(model_folder: Path, report: Report) -> None:

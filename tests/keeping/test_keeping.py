@@ -114,21 +114,6 @@ def test_a_budget_drops_the_oldest_first_and_the_best_last(store):
     assert epochs(store) == [1, 5]
 
 
-def test_a_checkpoint_that_others_refer_to_stays(store):
-    """As the manifest of a checkpoint would say whose frozen layers lie in an earlier bundle."""
-    end = next(
-        at for at in reading.run("latest", store).checkpoints if at.kind is Kind.EPOCH_END and at.epoch == 4
-    )
-    manifest = json.loads((end.path / "manifest.json").read_text())
-    next(iter(manifest["tensors"].values()))["bundle"] = "../0-1-end"
-    (end.path / "manifest.json").write_text(json.dumps(manifest))
-    plan = plan_prune(store, "latest", Policy(last=2))
-    assert [row.epoch for row in plan.referred] == [1]
-    prune(store, plan)
-    assert epochs(store) == [1, 4, 5]
-    assert verify(store).problems == []
-
-
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
