@@ -110,7 +110,8 @@ def choose(
     missing = [epoch for epoch in wanted if epoch not in newest]
     if missing:
         raise UsageError(
-            f"Run {run.id} has no checkpoint of epoch {missing[0]}; epochs count from 0, and it has {_ranges(sorted(newest))}."
+            f"Run {run.id} has no checkpoint of epoch {missing[0]}; epochs count from 0, and it has {_ranges(sorted(newest))}. "
+            f"Choose among them, such as --epoch {max(newest)}."
         )
     return [newest[epoch] for epoch in wanted]
 
@@ -128,7 +129,9 @@ def parse_epochs(text: str, known: list[int]) -> list[int]:
         else:
             raise UsageError(f"{part!r} is no epoch. Write numbers and ranges, such as 0,3:6 (3, 4 and 5).")
     if not wanted:
-        raise UsageError(f"--epoch {text} means no recorded epoch; there are {_ranges(known)}.")
+        raise UsageError(
+            f"--epoch {text} means no recorded epoch; there are {_ranges(known)}. Choose among them, such as --epoch {known[-1]}."
+        )
     return sorted(wanted)
 
 
@@ -167,10 +170,14 @@ def _best(
     at = {(end.loop, end.epoch): end for end in ends}
     ranked = [(value, key) for key, value in values.items() if value == value and loop in (None, key[0])]
     if not ranked:
-        raise UsageError(f"Run {run.id} has no value of {best.partition(':')[0]!r} at the end of an epoch.")
+        raise UsageError(
+            f"Run {run.id} has no value of {best.partition(':')[0]!r} at the end of an epoch, only at single steps or outside "
+            f"of its loops. Give --best a name that ends of epochs have, such as loss; flor-keras show {run.id} lists the names."
+        )
     value, key = (max if is_max else min)(ranked, key=lambda item: item[0])
     if key not in at:
         raise UsageError(
-            f"The best {best} of run {run.id} is that of epoch {key[1]} ({value:g}), which has no checkpoint."
+            f"The best {best} of run {run.id} is that of epoch {key[1]} ({value:g}), which has no checkpoint. "
+            f"Choose an epoch that has one: --epoch with {_ranges(sorted({end.epoch for end in ends}))}."
         )
     return at[key]

@@ -50,7 +50,8 @@ def _of_npz(path: Path) -> tuple[Any, Any, Any]:
     unknown = [name for name in arrays if name.partition("/")[0] not in _PARTS]
     if unknown or not any(name.partition("/")[0] == "x" for name in arrays):
         raise UsageError(
-            f"{path} holds {', '.join(arrays)}; expected x and y (or x/NAME for an input with a name)."
+            f"{path} holds {', '.join(arrays) or 'nothing'}; expected x and y (or x/NAME for an input with a name). "
+            "Save them with np.savez(FILE, x=..., y=...)."
         )
     x, y, weights = (_part(arrays, part) for part in _PARTS)
     return x, y, weights
@@ -75,7 +76,9 @@ def _of_csv(path: Path, target: str | None) -> tuple[Any, Any, Any]:
     frame = pd.read_csv(path)
     target = frame.columns[-1] if target is None else target
     if target not in frame.columns:
-        raise UsageError(f"{path} has no column {target!r}; it has {', '.join(frame.columns)}.")
+        raise UsageError(
+            f"{path} has no column {target!r}; it has {', '.join(frame.columns)}. Give --target one of these."
+        )
     features = frame.drop(columns=target)
     is_numeric = all(kind.kind in "biuf" for kind in features.dtypes)
     x: Any = (
@@ -93,7 +96,8 @@ def _of_python(path: Path, name: str) -> tuple[Any, Any, Any]:
     found = found() if callable(found) and not hasattr(found, "element_spec") else found
     if found is None:
         raise UsageError(
-            f"{path} defines no {name}. Expected a tf.data.Dataset, a tuple of arrays, or a function."
+            f"{path} defines no {name}, or makes it None. Expected a tf.data.Dataset, a tuple of arrays, or a function that "
+            f"returns one. Give its name after the colon: --data {path}:NAME."
         )
     if isinstance(found, tuple) and len(found) in (2, 3):
         return found[0], found[1], found[2] if len(found) == 3 else None

@@ -122,12 +122,12 @@ def _results(question: Question, answer: Answer) -> Iterator[tuple[reading.Check
                 assert server.graph is not None
                 model = server.keras_model()
                 _compile(model, server.graph, [make() for make in question.metrics], answer)
-            yield checkpoint, _evaluated(model, question)
+            yield checkpoint, _evaluated(model, question, server)
     finally:
         server.close()
 
 
-def _evaluated(model: Any, question: Question) -> dict[str, float]:
+def _evaluated(model: Any, question: Question, server: Server) -> dict[str, float]:
     is_array = question.y is not None
     arrays = (
         {"y": question.y, "sample_weight": question.sample_weight, "batch_size": question.batch_size}
@@ -138,7 +138,9 @@ def _evaluated(model: Any, question: Question) -> dict[str, float]:
         found = model.evaluate(question.x, **arrays, verbose=0, return_dict=True)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"The data of {question.source or '--data'} do not fit the model: {str(error).strip().splitlines()[0]}"
+            f"The data of {question.source or '--data'} do not fit the model, its loss or its metrics: "
+            f"{str(error).strip().splitlines()[0]}. The model takes {server.inputs}; give --data with such an x, a y its "
+            "loss takes, and --metric with metrics that fit both."
         ) from error
     return {name: float(value) for name, value in found.items() if name != "loss" or model.has_loss}
 

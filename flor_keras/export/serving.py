@@ -67,6 +67,17 @@ class Server:
 
         return Served()
 
+    @property
+    def inputs(self) -> str:
+        """What the loaded model takes, in words: name, type and shape of each input."""
+        import keras
+
+        (specs, _) = self._loaded.serve.concrete_functions[0].structured_input_signature
+        named = {getattr(spec, "name", None) or "x": spec for spec in keras.tree.flatten(specs)}
+        return ", ".join(
+            f"{name} ({spec.dtype.name}, shape {tuple(spec.shape)})" for name, spec in named.items()
+        )
+
     def close(self) -> None:
         """Remove what was written to load from."""
         self._folder.cleanup()
