@@ -48,6 +48,7 @@ from flor_keras.keras_internals.seeds import (
     homes_of_random,
     set_eager_random_state,
 )
+from flor_keras.keras_internals.steps import TrainingSteps, training_steps
 from flor_keras.keras_internals.traced import (
     is_in_tf_data,
     is_in_xla,
@@ -55,7 +56,6 @@ from flor_keras.keras_internals.traced import (
     stateful_random_ops,
     step_variables,
 )
-from flor_keras.keras_internals.training_steps import TrainingSteps, training_steps
 from flor_keras.keras_internals.variables import (
     is_distributed,
     is_sync_on_read,

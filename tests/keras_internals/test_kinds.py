@@ -40,3 +40,23 @@ def test_tables_are_told_apart():
     assert not keras_internals.is_lookup_layer(keras.layers.Dense(1))
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     assert keras_internals.is_mutable_table(table)
+
+
+def test_parts_of_a_training_program_are_told_by_their_class(model):
+    for cls in (type(model), keras.layers.Dense, keras.callbacks.Callback, tf.Variable, tf.data.Dataset):
+        assert keras_internals.is_training_class(cls)
+    assert not keras_internals.is_training_class(dict)
+
+
+def test_a_traced_function_is_told_from_one_that_is_not():
+    assert keras_internals.is_traced_function(tf.function(len))
+    assert tf.function(len).python_function is len
+    assert not keras_internals.is_traced_function(len)
+
+
+def test_a_tensor_with_a_value_is_told_from_variables_and_symbols():
+    seen = []
+    tf.function(lambda symbol: seen.append(keras_internals.is_eager_tensor(symbol)))(1)
+    assert seen == [False]
+    assert keras_internals.is_eager_tensor(tf.constant(1))
+    assert not keras_internals.is_eager_tensor(tf.Variable(1))

@@ -32,3 +32,14 @@ def test_distributed_variables_are_told_apart():
 def test_a_tensor_is_seen_without_a_copy():
     tensor = tf.range(1000)
     assert np.shares_memory(keras_internals.memory_of(tensor), keras_internals.memory_of(tensor))
+
+
+def test_all_variables_are_read_at_once_into_tensors_of_their_own():
+    variables = [tf.Variable([1.0, 2.0]), tf.Variable(3, dtype=tf.int64)]
+    read = keras_internals.reader(variables)
+    first = read()
+    variables[1].assign(4)
+    assert [tensor.numpy().tolist() for tensor in first] == [[1.0, 2.0], 3]
+    assert [tensor.dtype for tensor in first] == [tf.float32, tf.int64]
+    assert read()[1].numpy() == 4
+    assert keras_internals.reader([])() == []

@@ -1,0 +1,48 @@
+"""How a model is trained: its step, its optimizer, which of its layers."""
+
+import keras
+import numpy as np
+import pytest
+
+from flor_keras import keras_internals
+
+pytestmark = pytest.mark.slow
+
+X, Y = np.ones((4, 3), "float32"), np.zeros((4, 2), "float32")
+
+
+def test_a_training_step_of_the_programs_own_is_known(model):
+    class Own(keras.Model):
+        def train_step(self, data):
+            return {}
+
+    assert not keras_internals.has_own_train_step(model)
+    assert keras_internals.has_own_train_step(Own())
+
+
+def test_an_optimizer_has_the_slots_of_a_training_step_under_their_names(model):
+    model.fit(X, Y, verbose=0)
+    built = keras.optimizers.Adam(name=model.optimizer.name)
+    keras_internals.build_optimizer(built, model.trainable_variables)
+    assert [v.path for v in built.variables] == [v.path for v in model.optimizer.variables]
+
+
+def test_a_frozen_layer_is_frozen_again_in_a_step_that_is_compiled_already():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    kernel = model.layers[0].kernel
+
+    def is_trained():
+        before = kernel.numpy()
+        model.fit(X, Y, verbose=0)
+        return not np.array_equal(kernel.numpy(), before)
+
+    trained = keras_internals.trainable_flags(model)
+    assert is_trained()
+    model.layers[0].trainable = False
+    frozen = keras_internals.trainable_flags(model)
+    model.layers[0].trainable = True
+    keras_internals.set_trainable_flags(model, frozen)
+    assert not is_trained()
+    keras_internals.set_trainable_flags(model, trained)
+    assert is_trained()
