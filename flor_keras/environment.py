@@ -62,7 +62,7 @@ def read_machine() -> dict[str, Any]:
     flags = (described.get("flags") or described.get("Features") or "").split()
     return {
         "architecture": platform.machine(),
-        "num_cpus": _num_cpus(),
+        "num_cpus": num_cpus(),
         "cpu": described.get("model name"),
         "cpu_features": sorted(flag for flag in flags if flag.startswith(_CPU_FEATURES)),
         "num_gpus": num_gpus(),
@@ -151,7 +151,8 @@ def _cpuinfo() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _num_cpus() -> int:
+def num_cpus() -> int:
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.checkpoint.writer import Writer, job_for
+from flor_keras.environment import num_cpus
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.state import pickles
 from flor_keras.state.capture import Snapshot, small_contents
@@ -19,6 +19,8 @@ from flor_keras.state.pickles import pack, signature
 from flor_keras.state.restore import ARRAYS
 from flor_keras.state.variables import State
 from flor_keras.store import layout
+
+_NUM_CPUS = num_cpus()
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Cost:
     @property
     def total_secs(self) -> float:
         """The stall, and the worker's share of the machine."""
-        return self.stall_secs + self.worker_cpu_secs / (os.cpu_count() or 1)
+        return self.stall_secs + self.worker_cpu_secs / _NUM_CPUS
 
 
 class Checkpoints:

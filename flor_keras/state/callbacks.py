@@ -48,23 +48,37 @@ class _Values:
 
 def capture_callbacks(callbacks: Sequence[Any], model: Any) -> tuple[Captured, list[str]]:
     """Return the attributes of the callbacks of a model, and the names of those that cannot be captured."""
-    live = _live_objects(callbacks, model)
-    known = {id(value) for value in live.values()}
     attributes = {
         key: {
-            name: value if id(value) in known else _captured(value)
+            name: value
             for name, value in vars(callback).items()
             if name not in _LEFT_OUT and not _is_code(value) and not _is_model(value)
         }
         for key, callback in keyed(callbacks)
         if not isinstance(callback, _STATELESS)
     }
-    attributes[_OUTSIDE] = {name: v for name, v in _outside(callbacks).items() if _is_small(v, live)}
-    bad = []
-    if not is_packable(attributes, live):
-        bad = [
-            (key, name) for key, own in attributes.items() for name in own if not is_packable(own[name], live)
-        ]
+    attributes[_OUTSIDE] = _outside(callbacks)
+    if not attributes[_OUTSIDE] and not any(
+        _is_of_model(v) for own in attributes.values() for v in own.values()
+    ):
+        with contextlib.suppress(
+            Exception
+        ):  # most callbacks hold numbers: the model's parts need not be listed
+            return Captured(*pack(attributes, _own_objects(callbacks, model))), []
+    return _captured_with_parts(attributes, _live_objects(callbacks, model))
+
+
+def _captured_with_parts(
+    attributes: dict[str, dict[str, Any]], live: Mapping[str, Any]
+) -> tuple[Captured, list[str]]:
+    """Capture attributes that may refer to parts of the model, or that cannot be pickled."""
+    known = {id(value) for value in live.values()}
+    outside = {name: v for name, v in attributes.pop(_OUTSIDE).items() if _is_small(v, live)}
+    attributes = {
+        key: {name: v if id(v) in known else _captured(v) for name, v in own.items()}
+        for key, own in attributes.items()
+    } | {_OUTSIDE: outside}
+    bad = [(key, name) for key, own in attributes.items() for name in own if not is_packable(own[name], live)]
     for key, name in bad:
         del attributes[key][name]
     lost = [f"{key.partition('#')[0].rpartition('.')[2]}.{name}" for key, name in bad]
@@ -84,11 +98,17 @@ def restore_callbacks(callbacks: Sequence[Any], model: Any, captured: Captured) 
             _is_restored_in_place(outside[name], value)
 
 
-def _live_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:
-    """Return the objects that attributes may refer to, by a name that is stable from run to run."""
+def _own_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:
+    """Return what attributes may refer to, less the parts of the model."""
     live = {f"callback/{key}": callback for key, callback in keyed(callbacks)}
     optimizer = getattr(model, "optimizer", None)
-    live |= {"model": model, **({} if optimizer is None else {"optimizer": optimizer})}
+    return live | {"model": model, **({} if optimizer is None else {"optimizer": optimizer})}
+
+
+def _live_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:
+    """Return the objects that attributes may refer to, by a name that is stable from run to run."""
+    live = _own_objects(callbacks, model)
+    optimizer = live.get("optimizer")
     for kind, objects in (
         ("layer", model._flatten_layers(include_self=False)),
         ("metric", model.metrics),
@@ -139,11 +159,16 @@ def _is_small(value: Any, live: Mapping[str, Any]) -> bool:
     return len(pickled) <= _MOST_BYTES and not arrays
 
 
+def _is_of_model(value: Any) -> bool:
+    """Whether a value may be part of the model, and is not pickled as it is."""
+    return isinstance(value, tf.Variable | keras.Variable | keras.metrics.Metric | keras.random.SeedGenerator)
+
+
 def _captured(value: Any) -> Any:
     """Return what stands for an attribute's value in the pickle."""
     if isinstance(value, tf.Variable):
         return _Values([value.numpy()])
-    if isinstance(value, keras.Variable | keras.metrics.Metric | keras.random.SeedGenerator):
+    if _is_of_model(value):
         return _Values([keras.ops.convert_to_numpy(variable) for variable in _variables(value)])
     return value
 

@@ -165,5 +165,9 @@ def _read_key(path: Path) -> bytes:
 
 
 def _key_path() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return _key_path_below(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+
+
+@cache
+def _key_path_below(home: str) -> Path:
     return Path(home) / "flor_keras" / "key"

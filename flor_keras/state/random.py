@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,10 @@ def is_same_random(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
 
 def _compact(state: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     """Return a state of `random.Random` with its 625 numbers as an array, which is much faster to pickle."""
-    return None if state is None else (state[0], np.array(state[1], np.uint32), *state[2:])
+    if state is None:
+        return None
+    numbers = np.frombuffer(struct.pack(f"{len(state[1])}I", *state[1]), np.uint32)
+    return (state[0], numbers, *state[2:])
 
 
 def _expanded(state: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
