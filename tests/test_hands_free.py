@@ -151,18 +151,49 @@ def test_values_added_afterwards_equal_those_of_a_twin_run(project, seed):
         assert project.replay("train.py", "step_loss", "--epochs", "3")["verified"] == "exact"
 
 
-def test_an_interrupted_run_is_resumed_to_the_same_end(project):
-    write(project)
-    stop = '    if epoch == 2 and "stop" in sys.argv and not resuming: raise KeyboardInterrupt\n    print("epoch"'
-    text = PROGRAM.replace("SEED", "import os; resuming = 'FLOR_RESUME' in os.environ")
-    project.write("train.py", text.replace('    print("epoch"', stop))
+STOPS = """
+import os, signal, time
+
+def stop(how, is_here):
+    if is_here and "FLOR_RESUME" not in os.environ:
+        time.sleep(0.3)  # the checkpoints before are written
+        os.kill(os.getpid(), getattr(signal, how))
+"""
+AT = {
+    "interrupted in the loop": (
+        "SIGINT",
+        "#STEP",
+        'stop("SIGINT", sys.argv[1:] and epoch == 2 and xb[0, 0] > 0)',
+    ),
+    "killed in the loop": (
+        "SIGKILL",
+        "#STEP",
+        'stop("SIGKILL", sys.argv[1:] and epoch == 2 and xb[0, 0] > 0)',
+    ),
+    "killed in fit": (
+        "SIGKILL",
+        "verbose=0)",
+        'verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: stop("SIGKILL", sys.argv[1:] and e))])',
+    ),
+}
+
+
+@pytest.mark.parametrize("how", AT)
+def test_a_run_that_was_stopped_is_resumed_to_the_same_end_with_each_row_once(project, how):
+    number, place, line = AT[how]
+    project.write("steps.py", MODULE)
+    project.write("train.py", STOPS + PROGRAM.replace("SEED", "").replace(place, line))
     args = {"FLOR_ARGS": json.dumps({"flor.seed": 77})}
     whole = record(project, "train.py", env=args)
-    assert project.flor("record", "train.py", "stop", env=args).status == 130
-    assert project.latest().status is Status.INTERRUPTED
+    expected = [(entry.position, entry.value) for entry in project.latest().entries("loss")]
+    assert len(expected) == 2
+    stopped = project.flor("record", "train.py", "stop", env=args)
+    assert stopped.status == {"SIGINT": 130, "SIGKILL": 137}[number]
+    assert project.latest().status is {"SIGINT": Status.INTERRUPTED, "SIGKILL": Status.KILLED}[number]
     resumed = project.flor("resume")
     assert resumed.status == 0, resumed.stderr
     assert resumed.stdout.splitlines()[-1].split("]")[0] == whole.stdout.splitlines()[-1].split("]")[0]
+    assert [(entry.position, entry.value) for entry in project.latest().entries("loss")] == expected
 
 
 def test_an_error_of_the_program_is_shown_as_python_shows_it(project):

@@ -589,3 +589,76 @@ def test_a_debugger_stops_at_the_lines_it_stops_at_without_the_decorator(project
     assert [stop for stop in found if stop[0] not in heads] == [s for s in expected if s[0] not in heads]
     assert len(expected) > 50
     assert all(found.count(stop) >= expected.count(stop) for stop in expected)
+
+
+SEVERAL = """
+import signal, time
+
+def die(where):
+    if os.environ.get("DIES") == where and "FLOR_RESUME" not in os.environ:
+        time.sleep(0.3)  # the checkpoints before are written
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@flor.record
+def left_by_return():
+    for epoch in range(9):
+        for step, (xb, yb) in enumerate(data):
+            loss = train_step(xb, yb)
+            if epoch == 2 and step == 1:
+                return epoch, float(loss)
+        flor.log("end", float(loss))
+
+@flor.record
+def left_by_break():
+    for epoch in range(9):
+        for xb, yb in data.take(2):
+            loss = train_step(xb, yb)
+        flor.log("end", float(loss))
+        if epoch == 1:
+            break
+    else:
+        loss = None
+    return float(loss)
+
+@flor.record
+def dies(pairs):
+    sums = []
+    for epoch in range(3):
+        mine = data.shuffle(5)
+        for (xb, yb), (other, _) in pairs:
+            loss = train_step(xb, yb) + tf.reduce_mean(other)
+            sums.append(float(loss))
+            die(f"decorated {epoch} {len(sums)}")
+        for xb, yb in mine:
+            sums.append(float(train_step(xb, yb)))
+        flor.log("end", sums[-1])
+        die(f"after {epoch}")
+    return sums
+
+results = left_by_return(), left_by_break(), dies(tf.data.Dataset.zip((data, data.shuffle(2))))
+history = []
+with flor.checkpointing(model=model, optimizer=optimizer, history=history):
+    for name in ("third", "fourth"):
+        for epoch in flor.loop(name, range(3)):
+            for xb, yb in flor.loop("step", data):
+                history.append(float(train_step(xb, yb)))
+                die(f"{name} {epoch} {len(history)}")
+            flor.log("end", history[-1])
+            if name == "third" and epoch == 1:
+                break
+print(results, history, norm())
+"""
+
+
+@pytest.mark.parametrize("where", ["decorated 0 2", "decorated 2 14", "after 1", "third 1 5", "fourth 2 13"])
+def test_a_killed_run_of_several_loops_is_resumed_to_the_same_end_with_each_row_once(project, where):
+    """The model is built by the first step; loops that are over were left by `return` and `break`; pipelines share parts."""
+    project.write("train.py", PRELUDE + SEVERAL)
+    whole = project.succeed("train.py")
+    expected = [(entry.position, entry.value) for entry in project.latest().entries("end")]
+    assert project.run("train.py", env={"DIES": where}).status == -9
+    assert project.latest().status is Status.KILLED
+    resumed = project.flor("resume")
+    assert resumed.status == 0, resumed.stderr
+    assert resumed.stdout == whole.stdout
+    assert [(entry.position, entry.value) for entry in project.latest().entries("end")] == expected

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import click
 
+from flor_keras.cli import programs
 from flor_keras.environment import HASH_SEED
 from flor_keras.errors import UsageError
 from flor_keras.session import ARGS_VARIABLE
@@ -49,7 +49,7 @@ def record(
         environment[ARGS_VARIABLE] = json.dumps({**given, **dict(map(_pair, args))})
     kind = "-m" if is_module else "-f"
     program = [sys.executable, "-m", "flor_keras.hands_free", store or "", name or "", kind, what, *argv]
-    return subprocess.call(program, env=environment)
+    return programs.call(program, environment)
 
 
 def _pair(given: str) -> tuple[str, str]:

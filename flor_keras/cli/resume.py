@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 
-from flor_keras.cli import text
+from flor_keras.cli import programs, text
 from flor_keras.errors import UsageError
 from flor_keras.records import Status
 from flor_keras.session import ARGS_VARIABLE
@@ -41,4 +40,4 @@ def resume(context: click.Context, ref: str, store: str | None) -> int:
     argv = context.obj.script_args or run.argv
     environment = {**os.environ, **run.environment.get("variables", {}), ARGS_VARIABLE: json.dumps(args)}
     program = [sys.executable, "-m", "flor_keras.resuming", str(location), run.id, *argv]
-    return subprocess.call(program, env=environment, cwd=run.cwd if Path(run.cwd).is_dir() else None)
+    return programs.call(program, environment, run.cwd if Path(run.cwd).is_dir() else None)

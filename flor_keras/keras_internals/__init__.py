@@ -15,6 +15,7 @@ from flor_keras.keras_internals.fit import (
 from flor_keras.keras_internals.iterators import (
     deserialize_iterator,
     is_data_iterator,
+    make_iterator,
     serialize_iterator,
     watch_iterators,
 )
@@ -37,7 +38,11 @@ from flor_keras.keras_internals.models import (
 )
 from flor_keras.keras_internals.pipelines import (
     has_shuffle_below_repeat,
+    next_number,
+    number_of,
     pipeline_random_ops,
+    seeded_parts,
+    seeds_of,
     source_tensors,
 )
 from flor_keras.keras_internals.seeds import (
@@ -93,11 +98,16 @@ __all__ = [
     "is_traced_function",
     "is_training_class",
     "live_random_ops",
+    "make_iterator",
     "memory_of",
     "native_variable",
+    "next_number",
+    "number_of",
     "pipeline_random_ops",
     "pythonify_logs",
     "reader",
+    "seeded_parts",
+    "seeds_of",
     "serialize_iterator",
     "set_eager_random_state",
     "set_trainable_flags",

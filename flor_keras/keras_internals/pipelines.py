@@ -52,3 +52,29 @@ def has_shuffle_below_repeat(dataset: Any) -> bool:
 def _has(dataset: Any, word: str) -> bool:
     inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
     return word in type(dataset).__name__ or any(_has(source, word) for source in inputs)
+
+
+def seeded_parts(dataset: Any) -> list[Any]:
+    """Return the parts of a pipeline that draw a new seed for each iterator (`shuffle`), each as often as it is in it."""
+    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    own = [dataset] if hasattr(dataset, "_seed2") else []
+    return own + [part for source in inputs for part in seeded_parts(source)]
+
+
+def seeds_of(part: Any) -> tuple[int, int]:
+    """Return the seeds of a part of a pipeline that has some: its own and what comes of the global one."""
+    return int(part._seed), int(part._seed2)
+
+
+def number_of(dataset: Any) -> int:
+    """Return a data set's place among all that eager TensorFlow makes, in order; see `next_number`."""
+    number: int = dataset._variant_tensor._id
+    return number
+
+
+def next_number() -> int:
+    """Return a number above that of every data set there is, and below that of every later one."""
+    from tensorflow.python.framework import ops
+
+    number: int = ops.uid()
+    return number

@@ -42,6 +42,9 @@ class CustomLoop(MainLoop):
         self._last: CheckpointRecord | None = None  # where an interrupted run is resumed
         self._is_last_whole = False
         self._is_rehearsed = False
+        self._after: Path | None = (
+            None  # where a finished loop led to, whose last epoch is gone through again
+        )
         self.move = recorder.move  # type: ignore[method-assign]
 
     def begin(self, num_epochs: int | None = None) -> None:
@@ -62,7 +65,7 @@ class CustomLoop(MainLoop):
             self._recorder.redone_loops.append(redone)
             self._recorder.note(redone)
         self.move(Position(self.loop))
-        self._last = None if self._recorder.past is None else self._recorder.past.last(self.loop)
+        self._last = self._find_last()
         if self._last is None:
             self._take(Kind.START, self.state.about)
         else:
@@ -127,8 +130,9 @@ class CustomLoop(MainLoop):
 
     def exhausted(self) -> None:
         """After a loop that is not run again, have the state it led to."""
-        if self._last is not None and self._last.kind is Kind.AFTER:
-            self.restore(self._folder(self._last))
+        if self.is_over(0):
+            assert self._last is not None
+            self._restore_after(self._folder(self._last))
 
     def end(self, error: BaseException | None) -> None:
         """The loop is over, by ``error`` if any."""
@@ -137,6 +141,9 @@ class CustomLoop(MainLoop):
             self._recorder.fail(error)
             return
         self._recorder.succeed()
+        if self._after is not None:
+            self._restore_after(self._after)
+            return
         if self.is_over(0):
             return
         if not self.is_exhausted and not self.is_left and not self.is_in_block and self.epoch >= 0:
@@ -154,22 +161,48 @@ class CustomLoop(MainLoop):
 
     # -- resuming and checkpoints ---------------------------------------------------------------------------------
 
+    def _find_last(self) -> CheckpointRecord | None:
+        """Return the checkpoint of an interrupted run to go on from; of a loop that was over it is the last, as a rule.
+
+        Where the code after it cannot be reached by passing the loop over, its last epoch is gone through again: one that
+        builds what is built late, or that the program left in a way of its own (`return`).
+        """
+        past = self._recorder.past
+        last: CheckpointRecord | None = None if past is None else past.last(self.loop)
+        if last is None or last.kind is not Kind.AFTER:
+            return last
+        folder = self._folder(last)
+        is_left_early = bool(bundle.read_manifest(folder).get("is_left_early"))
+        is_way_out_seen = is_left_early and bool(self.state.about.get("is_way_out_seen"))
+        if self.state.is_built(folder) and not is_way_out_seen:
+            return last
+        self._after = folder
+        before: CheckpointRecord = past.before_end(self.loop, last.epoch if is_left_early else None)
+        return before
+
     def _resume(self, last: CheckpointRecord) -> None:
         """Begin where the run was interrupted. Not shielded: wrong numbers are worse than none."""
         folder = self._folder(last)
         self._is_last_whole = bool(bundle.read_manifest(folder).get("is_whole"))
         if last.kind is Kind.START:
             self.restore(folder, is_fresh=True)
+            self.state.pass_over(folder)
         if self._is_last_whole:
             self._is_rehearsed = not self.goes_to(folder)
             if not self._is_rehearsed:
                 self.state.pass_over(folder)
+
+    def _restore_after(self, folder: Path) -> None:
+        self.restore(folder)
+        self.state.pass_over(folder)
 
     def _folder(self, checkpoint: CheckpointRecord) -> Path:
         folder: Path = self._recorder.past.folder(checkpoint)
         return folder
 
     def _take(self, kind: Kind, manifest: dict[str, Any] | None = None) -> None:
+        if self._after is not None:
+            return
         with self._recorder.shielded("Checkpointing a custom loop"):
             python, described = self.state.capture()
             position = Position(self.loop, max(self.epoch, 0), self.num_steps)

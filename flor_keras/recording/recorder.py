@@ -103,9 +103,15 @@ class Recorder:
         position = self.position
         if step_offset and position.step is not None:
             position = position._replace(step=position.step + step_offset)
-        if self.past is not None and position.epoch is None and self.past.is_kept(name, position):
+        if self.past is not None and self._is_known(name, position):
             return
         self.journal.entries.append(Entry(name, value, position))
+
+    def _is_known(self, name: str, position: Position) -> bool:
+        """Whether a run that is resumed has a value already: of what is outside of epochs, or in a loop that was over."""
+        if position.epoch is None:
+            return bool(self.past.is_kept(name, position))
+        return bool(self.past.is_over(position.loop))
 
     def arg(self, name: str, value: Any, default: Any) -> Any:
         """Record the value an argument of the program has in this run, and return it."""

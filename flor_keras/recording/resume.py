@@ -97,6 +97,29 @@ class Past:
         """Return the newest checkpoint of a loop, None if it had not begun."""
         return self._last.get(loop)
 
+    def is_over(self, loop: int | None) -> bool:
+        """Whether a loop was finished."""
+        last = None if loop is None else self._last.get(loop)
+        return last is not None and last.kind is Kind.AFTER
+
+    def before_end(self, loop: int, left: int | None) -> CheckpointRecord:
+        """Return the newest whole checkpoint of a finished loop before its end.
+
+        Args:
+          loop: the loop.
+          left: the epoch in the middle of which the program left the loop, None if it did not.
+
+        Raises:
+          CheckpointError: none is whole.
+        """
+        candidates = [self._starts[loop], *sorted(self._ends.get(loop, ()), key=_rank)]
+        for checkpoint in reversed(candidates):
+            if self._why_damaged(checkpoint) is None and not (
+                checkpoint.epoch == left and bundle.read_manifest(self.folder(checkpoint)).get("is_whole")
+            ):
+                return checkpoint
+        raise CheckpointError(f"All checkpoints of loop {loop} before its end are damaged")
+
     def about(self, loop: int) -> dict[str, Any] | None:
         """Return what the start checkpoint of a loop says, None where it has none."""
         start = self._starts.get(loop)

@@ -148,7 +148,9 @@ class CustomVisit(MainLoop):
         if self._replayer.is_finished(self.loop):
             raise ReplayDone
         self.move(Position(self.loop))
-        self.restore(self._folder(self._replayer.required(self.loop, Kind.AFTER)))
+        after = self._folder(self._replayer.required(self.loop, Kind.AFTER))
+        self.restore(after)
+        self.state.pass_over(after)
 
     def end(self, error: BaseException | None) -> None:
         """The loop is over, by ``error`` if any; the program may have left it itself."""

@@ -1,16 +1,70 @@
 """The `tf.data` iterators a custom loop makes: which order each gives, and how many there were.
 
 An iterator's state right after it was made decides its order, seeded or not. A pipeline that is seeded and shuffles anew
-each time draws the order from the number of its iterators; those of epochs that are skipped must be made all the same.
+each time draws the order from the number of its iterators; those of epochs and loops that are skipped must be made all
+the same.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flor_keras import keras_internals
+
+
+class Drawn:
+    """How many iterators the seeded parts of pipelines have had in the loops of this process.
+
+    A part is known by its seeds, so that a program that runs again, and skips loops, finds it. Those made anew in each
+    epoch draw anew in each; they are left out.
+    """
+
+    def __init__(self) -> None:
+        self._keys: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._counts: dict[str, int] = {}
+        self._owed: dict[str, int] = {}
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of iterators of each part that is still there."""
+        return {key: self._counts[key] for key in self._keys.values()}
+
+    def owe(self, counts: Mapping[str, int]) -> None:
+        """Note how many there were where the program is taken to; what is missing is made when a part is used next."""
+        made = self.counts()
+        self._owed = {key: count - made.get(key, 0) for key, count in counts.items()}
+
+    def settle(self, parts: Iterable[Any]) -> None:
+        """Make the iterators that are owed; one of a part is one of all parts before it in the pipeline, too."""
+        for part in parts:
+            key = self._key(part)
+            for _ in range(self._owed.pop(key, 0)):
+                keras_internals.make_iterator(part)
+                inner = [self._key(one) for one in keras_internals.seeded_parts(part)]
+                self._count(inner)
+                for other in inner:
+                    if other in self._owed:
+                        self._owed[other] -= 1
+
+    def made(self, parts: Iterable[Any]) -> None:
+        """Count an iterator of a pipeline with these parts."""
+        self._count(map(self._key, parts))
+
+    def _count(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._counts[key] += 1
+
+    def _key(self, part: Any) -> str:
+        if part not in self._keys:
+            seeds, others = keras_internals.seeds_of(part), set(self._keys.values())
+            named = (f"{type(part).__name__} {seeds} {number}" for number in range(len(others) + 1))
+            self._keys[part] = next(key for key in named if key not in others)
+            self._counts[self._keys[part]] = 0
+        return self._keys[part]
+
+
+_drawn = Drawn()
 
 
 class Iterators:
@@ -20,57 +74,46 @@ class Iterators:
         self._main: list[bytes | None] = []  # those the main loop itself goes through
         self._states: list[bytes | None] = []
         self._recorded: Sequence[bytes | None] = ()
-        self._counts: list[
-            tuple[Any, int]
-        ] = []  # data sets (weakly) and their iterators, in order of first use
-        self._owed: list[int] = []
+        self._since = 0
         self._is_watching = False
 
     def begin_loop(self, recorded: Sequence[bytes | None] = ()) -> None:
         """Watch what the main loop itself goes through, which may be a data set too; ``recorded`` as in `begin_epoch`."""
         self._states = self._main = []
-        self._recorded = recorded
-        self._watch()
+        self._is_watching = False
+        self._begin(recorded)
 
     def begin_epoch(self, recorded: Sequence[bytes | None] = ()) -> None:
         """Watch from here on; iterators get the ``recorded`` states, in the order they are made."""
-        self._states, self._recorded = [], recorded
-        if not self._is_watching:
-            self._watch()
+        self._states = []
+        self._begin(recorded)
 
     def end(self) -> None:
         """Watch no longer."""
         self._is_watching = False
         keras_internals.watch_iterators(None)
 
-    def _watch(self) -> None:
-        self._is_watching = True
-        keras_internals.watch_iterators(self._make)
+    def _begin(self, recorded: Sequence[bytes | None]) -> None:
+        self._recorded = recorded
+        self._since = keras_internals.next_number()
+        if not self._is_watching:
+            self._is_watching = True
+            keras_internals.watch_iterators(self._make)
 
     def position(self) -> dict[str, Any]:
-        """Return the states of this epoch's iterators, and how many each lasting data set has had."""
-        self._counts = [(reference, count) for reference, count in self._counts if reference() is not None]
-        return {
-            "main": list(self._main),
-            "states": list(self._states),
-            "counts": [count for _, count in self._counts],
-        }
+        """Return the states of this epoch's iterators, and how many all lasting pipelines have had."""
+        return {"main": list(self._main), "states": list(self._states), "drawn": _drawn.counts()}
 
     def owe(self, position: Mapping[str, Any]) -> None:
-        """Note the iterators there were in epochs that are skipped; they are made when their data set is used next."""
-        made = [count for reference, count in self._counts if reference() is not None]
-        made += [0] * (len(position["counts"]) - len(made))
-        self._owed = [max(0, count - own) for count, own in zip(position["counts"], made, strict=False)]
+        """Note the iterators there were in what is skipped; they are made when their pipeline is used next."""
+        _drawn.owe(position["drawn"])
 
     def _make(self, dataset: Any, make: Callable[[], Any]) -> Any:
-        index = self._index(dataset)
-        if index < len(self._owed):
-            for _ in range(self._owed[index]):
-                make()
-            self._counts[index] = (self._counts[index][0], self._counts[index][1] + self._owed[index])
-            self._owed[index] = 0
+        parts = keras_internals.seeded_parts(dataset)
+        lasting = [part for part in parts if keras_internals.number_of(part) < self._since]
+        _drawn.settle(lasting)
         iterator = make()
-        self._counts[index] = (self._counts[index][0], self._counts[index][1] + 1)
+        _drawn.made(lasting)
         number = len(self._states)
         if number < len(self._recorded):
             self._restore(iterator, self._recorded[number])
@@ -80,13 +123,6 @@ class Iterators:
     def _restore(self, iterator: Any, state: bytes | None) -> None:
         if state is not None and keras_internals.is_data_iterator(iterator):
             keras_internals.deserialize_iterator(iterator, state)
-
-    def _index(self, dataset: Any) -> int:
-        for index, (reference, _) in enumerate(self._counts):
-            if reference() is dataset:
-                return index
-        self._counts.append((weakref.ref(dataset), 0))
-        return len(self._counts) - 1
 
 
 def _state(iterator: Any) -> bytes | None:

@@ -18,7 +18,7 @@ def test_a_fresh_iterator_of_an_unseeded_shuffle_is_had_again_in_another_iterato
     assert [batch.numpy().tolist() for batch in other] == order
 
 
-def test_every_iterator_a_loop_makes_is_seen_until_the_watch_ends():
+def test_every_iterator_a_loop_makes_is_seen_until_the_watch_ends_and_those_of_our_own_are_not():
     seen = []
 
     def watch(dataset, make):
@@ -29,6 +29,7 @@ def test_every_iterator_a_loop_makes_is_seen_until_the_watch_ends():
     keras_internals.watch_iterators(watch)
     try:
         assert [int(value) for _, value in enumerate(dataset)] == [0, 1, 2]
+        assert len(list(keras_internals.make_iterator(dataset))) == 3
     finally:
         keras_internals.watch_iterators(None)
     iterator = iter(dataset)

@@ -41,3 +41,20 @@ def test_code_traced_for_a_pipeline_knows_it():
     tf.function(look)(1)
     assert seen == [True, False]
     assert not keras_internals.is_in_tf_data()
+
+
+def test_parts_that_draw_a_seed_for_each_iterator_are_found_as_often_as_they_are_there():
+    tf.random.set_seed(4)
+    shuffled = tf.data.Dataset.range(9).shuffle(9)
+    parts = keras_internals.seeded_parts(tf.data.Dataset.zip((shuffled.batch(3).shuffle(2), shuffled)))
+    assert [part is shuffled for part in parts] == [False, True, True]
+    seeds = [keras_internals.seeds_of(part) for part in parts]
+    assert seeds[0][0] == seeds[1][0] == 4
+    assert seeds[0] != seeds[1] == seeds[2]
+
+
+def test_data_sets_are_numbered_as_they_are_made():
+    before = tf.data.Dataset.range(3)
+    number = keras_internals.next_number()
+    after = before.shuffle(3)
+    assert keras_internals.number_of(before) < number < keras_internals.number_of(after)
