@@ -37,11 +37,13 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/snapshot.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/recording_parts.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/store_listing.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/export_cost.py --page docs/benchmarks.md
 
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/snapshot.py --sizes 2 --rounds 3
 	$(BIN)/python benchmarks/recording_parts.py --megabytes 2 --epochs 6
 	$(BIN)/python benchmarks/store_listing.py --runs 50 --entries 5000 --rounds 2
+	$(BIN)/python benchmarks/export_cost.py --megabytes 2 --rounds 3
 
 docs: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/test_docs.py

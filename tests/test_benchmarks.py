@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flor_keras.export import FORMATS
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 ORBAX = "OrbaxCheckpoint"
@@ -46,12 +48,13 @@ def test_snapshot_compares_every_way_to_save(tmp_path):
     assert page.count("2 MB: stall at most 1/5 of the in-line write") == 1
 
 
-def test_recording_parts_and_the_listing_join_the_same_page(tmp_path):
+def test_recording_parts_the_listing_and_exports_join_the_same_page(tmp_path):
     page = tmp_path / "page.md"
     for _ in range(2):
         section("store_listing.py", page, "--runs", "10", "--entries", "500", "--rounds", "1")
         text = section("recording_parts.py", page, "--megabytes", "2", "--epochs", "4")
+    text = section("export_cost.py", page, "--megabytes", "1", "--rounds", "1", "--folder", str(tmp_path))
     assert text.count("# Benchmarks\n") == 1
     cases = ["arrays", "tf.data", "tf.data, shuffle(256)", "tf.data, shuffle(256) and repeat()"]
     commands = ["flor-keras runs", "flor-keras runs --json", "flor-keras show latest", "flor-keras logs loss"]
-    assert list(filter(None, rows(text))) == ["an empty Python program", *commands, *cases]
+    assert list(filter(None, rows(text))) == ["an empty Python program", *commands, *cases, *FORMATS]
