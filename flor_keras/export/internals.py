@@ -6,6 +6,7 @@ Checked on Keras 3.15.1 and TensorFlow 2.21.0; each has a test in ``tests/export
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,20 +70,59 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
     root = archive._tf_trackable
     for name in ("variables", "trainable_variables", "non_trainable_variables"):
         setattr(root, name, [keras_internals.native_variable(variable) for variable in getattr(model, name)])
-    archive._filter_and_track_resources()
+    with without_default_signature():
+        archive._filter_and_track_resources()
     serve = archive._get_concrete_fn("serve")
     saved = saved_model_pb2.SavedModel(saved_model_schema_version=constants.SAVED_MODEL_SCHEMA_VERSION)
-    _, graph, saver, assets, _, _ = save._build_meta_graph(
-        root,
-        {"serve": serve, "serving_default": serve},
-        tf.saved_model.SaveOptions(),
-        saved.meta_graphs.add(),
-    )
+    with without_autograph():
+        _, graph, saver, assets, _, _ = save._build_meta_graph(
+            root,
+            {"serve": serve, "serving_default": serve},
+            tf.saved_model.SaveOptions(),
+            saved.meta_graphs.add(),
+        )
     tensors, _, _, object_graph = saver._gather_serialized_tensors()
     builder_impl.copy_assets_to_destination_dir(assets.asset_filename_map, str(folder))
     (folder / constants.SAVED_MODEL_FILENAME_PB).write_bytes(saved.SerializeToString(deterministic=True))
     ops.dismantle_graph(graph)
     return SavedGraph(_owners(tensors), object_graph.SerializeToString())
+
+
+@contextmanager
+def without_default_signature() -> Iterator[None]:
+    """Keep TensorFlow from tracing every model once more than need be.
+
+    To find tables it reads every attribute of every layer, and one of them, which `tf.saved_model.save(model)` needs and
+    this does not, traces the model when it is read.
+    """
+    from keras.src.backend.tensorflow.layer import TFLayer
+
+    signature = vars(TFLayer)["_default_save_signature"]
+    TFLayer._default_save_signature = None
+    try:
+        yield
+    finally:
+        TFLayer._default_save_signature = signature
+
+
+@contextmanager
+def without_autograph() -> Iterator[None]:
+    """Keep TensorFlow from rewriting the source of functions this thread traces: of its own, the program's are traced by then.
+
+    For each signature it makes a wrapper of three lines, and rewriting that takes longer than all else about it.
+    """
+    from tensorflow.python.eager.polymorphic_function import autograph_util
+
+    rewritten, thread = autograph_util.py_func_from_autograph, threading.get_ident()
+
+    def as_it_is(function: Any, options: Any = None) -> Any:
+        return function if threading.get_ident() == thread else rewritten(function, options)
+
+    autograph_util.py_func_from_autograph = as_it_is
+    try:
+        yield
+    finally:
+        autograph_util.py_func_from_autograph = rewritten
 
 
 def write_fingerprint(folder: Path) -> None:

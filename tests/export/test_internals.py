@@ -149,3 +149,42 @@ def test_losses_a_model_adds_itself_are_seen(model):
     assert not internals.has_own_losses(model)
     regular = keras.Sequential([keras.Input((4,)), layers.Dense(2, kernel_regularizer="l2")])
     assert internals.has_own_losses(regular)
+
+
+def test_looking_for_tables_and_making_signatures_traces_the_model_no_more_than_twice(monkeypatch, tmp_path):
+    """TensorFlow makes one trace in which variables may be created, and one in which not."""
+    from tensorflow.python.autograph.impl import api
+
+    traced, rewritten = [], []
+
+    class Traced(layers.Layer):
+        def call(self, x):
+            traced.append(x)
+            return x
+
+    rewrite = api._convert_actual
+    monkeypatch.setattr(api, "_convert_actual", lambda *given: rewritten.append(given) or rewrite(*given))
+    made = keras.Sequential([keras.Input((4,)), Traced(), layers.Dense(2)])
+    traced.clear()
+    signature = type(made)._default_save_signature
+    internals.write_saved_model(made, tmp_path)
+    assert len(traced) == 2
+    assert rewritten == []
+    assert type(made)._default_save_signature is signature
+
+
+def test_functions_that_other_threads_trace_meanwhile_are_rewritten_as_ever():
+    import threading
+
+    @tf.function
+    def doubled(x):
+        if x > 0:  # needs to be rewritten
+            x = x * 2
+        return x
+
+    found = []
+    with internals.without_autograph():
+        thread = threading.Thread(target=lambda: found.append(doubled(tf.constant(2.0))))
+        thread.start()
+        thread.join()
+    assert [float(value) for value in found] == [4.0]
