@@ -153,7 +153,9 @@ def log(name: str, value: Any) -> None:
 
 def _is_in_graph() -> bool:
     tensorflow = sys.modules.get("tensorflow")
-    return tensorflow is not None and bool(tensorflow.inside_function())
+    if tensorflow is None or tensorflow.executing_eagerly():  # the usual answer, at a quarter of the cost
+        return False
+    return bool(tensorflow.inside_function())
 
 
 def _log_from_graph(name: str, value: Any) -> None:

@@ -1,7 +1,8 @@
 """The journal: the one thread that writes a run's rows to the store, so that training never waits for the disk.
 
 Entries and other rows are handed over in memory and written a few times a second. When the store cannot be
-written (a full disk), rows are kept and tried again; what is lost in the end is counted and told.
+written (a full disk), rows are kept and tried again; what is lost in the end is counted and told. An entry that no
+store can hold is told and keeps no other from being written.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flor_keras.errors import StoreError
-from flor_keras.records import Entry
 from flor_keras.store.database import Store
+from flor_keras.store.entry_tables import NamedValue
 
 FLUSH_SECS = 0.25
 _CLOSE_SECS = 30.0
 _KEPT_ENTRIES = 5_000_000  # what a store that cannot be written may cost in memory
+_BATCH_ENTRIES = 50_000  # of one transaction
 
 Write = Callable[[Store], None]
 
@@ -40,11 +42,10 @@ class Journal:
         self._run = run
         self._on_tick = on_tick
         self._on_event = on_event
-        self.entries: deque[Entry] = deque(
-            maxlen=_KEPT_ENTRIES
-        )  # append to it; the thread takes from the left
+        # Append to it, from any thread; the journal's takes from the left. A full one drops its oldest entries.
+        self.entries: deque[NamedValue] = deque(maxlen=_KEPT_ENTRIES)
         self._writes: deque[Write] = deque()
-        self._batch: list[Entry] = []
+        self._batch: list[NamedValue] = []
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="flor_keras journal", daemon=True)
         self._thread.start()
@@ -77,6 +78,7 @@ class Journal:
                 if not has_told:
                     self._on_event(f"Rows cannot be written for now and are kept in memory: {error}")
                 has_told = True
+                self._tell_if_full()
                 time.sleep(FLUSH_SECS)
         if store is not None:
             store.close()
@@ -100,15 +102,26 @@ class Journal:
             self._on_event(f"A row could not be written: {type(error).__name__}: {error}")
 
     def _take_batch(self) -> None:
-        while self.entries and len(self._batch) < 50_000:
-            self._batch.append(self.entries.popleft())
+        if not self._batch:
+            take = self.entries.popleft
+            self._batch = [take() for _ in range(min(len(self.entries), _BATCH_ENTRIES))]
 
     def _write_entries(self, store: Store) -> None:
-        batch, self._batch = self._batch, []
+        """Write the batch; of one that cannot be written, half is put back, until what is at fault stands alone."""
         try:
-            store.add_entries(self._run, batch)
+            store.add_entries(self._run, self._batch)
         except (StoreError, OSError):
-            self._batch = batch
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            self._on_event(f"{len(batch)} entries could not be written: {type(error).__name__}: {error}")
+            middle = len(self._batch) // 2
+            if middle:
+                self.entries.extendleft(reversed(self._batch[middle:]))
+                self._batch = self._batch[:middle]
+                return
+            name = self._batch[0][0]
+            self._on_event(f"flor.log({name!r}) was not recorded: {type(error).__name__}: {error}")
+        self._batch = []
+
+    def _tell_if_full(self) -> None:
+        if len(self.entries) == _KEPT_ENTRIES:
+            self._on_event(f"More than {_KEPT_ENTRIES} entries wait to be written: the oldest are dropped.")

@@ -22,13 +22,11 @@ from flor_keras.errors import FlorError
 from flor_keras.instrument.sources import project_root, project_sources
 from flor_keras.recording.journal import Journal
 from flor_keras.recording.sweep import sweep
-from flor_keras.records import Entry, Execution, Position, RunRecord, Status
+from flor_keras.records import Execution, Position, RunRecord, Status
 from flor_keras.store import layout
 from flor_keras.store.database import Store
 from flor_keras.store.process import process_identity
-from flor_keras.store.values import plain
-
-_SCALARS = (float, int, str, bool)
+from flor_keras.store.values import SCALARS, checked_name, kept
 
 
 class Recorder:
@@ -93,10 +91,13 @@ class Recorder:
     # -- what the program says ---------------------------------------------------------------------------------
 
     def log(self, name: str, value: Any, step_offset: int = 0) -> None:
-        """Record a value at the current position; the program never waits for the disk."""
-        if type(value) not in _SCALARS:
+        """Record a value at the current position; the program never waits for the disk.
+
+        Loops log every step, so a scalar takes the shortest way: one tuple into the journal's queue.
+        """
+        if type(value) not in SCALARS or type(name) is not str:
             try:
-                value = plain(value)
+                name, value = checked_name(name), kept(value)
             except FlorError as error:
                 self.report(f"flor.log({name!r}) was not recorded: {error}")
                 return
@@ -105,7 +106,7 @@ class Recorder:
             position = position._replace(step=position.step + step_offset)
         if self.past is not None and self._is_known(name, position):
             return
-        self.journal.entries.append(Entry(name, value, position))
+        self.journal.entries.append((name, value, position))
 
     def _is_known(self, name: str, position: Position) -> bool:
         """Whether a run that is resumed has a value already: of what is outside of epochs, or in a loop that was over."""

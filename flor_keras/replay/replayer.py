@@ -18,7 +18,7 @@ from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, Positio
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.verify import Comparison
 from flor_keras.store.database import Store
-from flor_keras.store.values import plain
+from flor_keras.store.values import kept
 
 _OF_EPOCHS = (Kind.EPOCH_HOOKS, Kind.EPOCH_END)
 
@@ -72,7 +72,7 @@ class Replayer:
         """Keep a value that was asked for; compare one that was recorded."""
         if self.is_unsettled:
             return
-        value, position = plain(value), self.position
+        value, position = kept(value), self.position
         if step_offset and position.step is not None:
             position = position._replace(step=position.step + step_offset)
         if (name, position) in self._recorded:

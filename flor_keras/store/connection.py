@@ -21,7 +21,8 @@ class Connection:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of runs, by id
+        self._name_numbers: dict[str, int] = {}  # of names; they are never dropped
 
     @classmethod
     def open(cls, path: str | Path, create: bool = False) -> Self:

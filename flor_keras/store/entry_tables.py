@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain, repeat
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flor_keras.records import Entry, Position, Verdict
 from flor_keras.store import layout
 from flor_keras.store.connection import Connection
-from flor_keras.store.values import decode, encode
+from flor_keras.store.values import ValueKind, decode, encode, is_number_column
 
 # What belongs to no loop comes first, what belongs to an epoch as a whole after its steps.
 POSITION_ORDER = "loop NULLS FIRST, epoch NULLS LAST, step NULLS LAST"
 NO_LOOP, NO_EPOCH, NO_STEP = -1, 2**63 - 1, 2**63 - 1
+# Rows of one INSERT. Python gives its lock away for each statement and waits up to 5 ms for it beside a busy thread:
+# a statement per row would write 200 rows a second there. Preparing takes time with the square of the rows.
+_ROWS_AT_ONCE = (1024, 64, 8, 1)
+_VARYING = 7  # columns of a row that are not the same for all rows of an INSERT
+
+NamedValue = tuple[str, Any, Position]  # an Entry, or a plain tuple where making one would cost too much
 
 
 class Column(NamedTuple):
@@ -35,7 +44,11 @@ class EntryTables(Connection):
     """Reads and writes entries."""
 
     def add_entries(
-        self, run: str, entries: list[Entry], replay: int | None = None, verdict: Verdict | None = None
+        self,
+        run: str,
+        entries: Sequence[NamedValue],
+        replay: int | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
         """Add all `entries` or, if one cannot be stored, none.
 
@@ -47,23 +60,28 @@ class EntryTables(Connection):
         """
         if not entries:
             return
-        number, arrays = self._number(run), layout.arrays_folder(self.path, run)
-        encoded = [encode(entry.value, arrays) for entry in entries]
+        number = self._number(run)
+        # Not zip(*entries), which makes an iterator per entry and takes as long as writing.
+        names, values, positions = (list(map(itemgetter(at), entries)) for at in range(3))
+        kinds, columns = _encoded(values, layout.arrays_folder(self.path, run))
         with self._transaction() as connection:
-            names = _name_numbers(connection, {entry.name for entry in entries})
+            new = set(names) - self._name_numbers.keys()
+            numbers = self._name_numbers | _name_numbers(connection, new)
             if replay is not None:
-                _drop_earlier(connection, number, replay, {(names[name], *at) for name, _, at in entries})
+                places = {(numbers[name], *at) for name, at in zip(names, positions, strict=True)}
+                _drop_earlier(connection, number, replay, places)
             first = _take_numbers(connection, number, len(entries))
-            word = None if verdict is None else verdict.value
-            connection.executemany(
-                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (number, names[name], at, loop, epoch, step, kind, column, replay, word)
-                    for at, ((name, _, (loop, epoch, step)), (kind, column)) in enumerate(
-                        zip(entries, encoded, strict=True), first
-                    )
-                ),
+            rows = zip(
+                map(numbers.__getitem__, names),
+                range(first, first + len(entries)),
+                *(map(itemgetter(at), positions) for at in range(3)),
+                kinds,
+                columns,
+                strict=True,
             )
+            shared = (number, replay, None if verdict is None else verdict.value)
+            _insert(connection, shared, list(chain.from_iterable(rows)))
+        self._name_numbers = numbers  # not before: what is rolled back has no numbers
 
     def drop_entries_after(self, run: str, loop: int, epoch: int | None) -> None:
         """Drop what was recorded after an epoch of a loop (None: from its beginning on) and outside of the loop's epochs.
@@ -183,6 +201,33 @@ class EntryTables(Connection):
         )
         # Not zip(*rows), which makes an iterator per row and takes as long as the query.
         return Column(*([*map(itemgetter(at), rows)] for at in range(6))) if rows else None
+
+
+def _encoded(values: list[Any], arrays: Path) -> tuple[Iterable[int], Iterable[Any]]:
+    """Return the columns `kind` and `value`."""
+    if is_number_column(values):
+        return repeat(ValueKind.NUMBER.value, len(values)), values
+    encoded = [encode(value, arrays) for value in values]
+    return map(itemgetter(0), encoded), map(itemgetter(1), encoded)
+
+
+def _insert(connection: sqlite3.Connection, shared: tuple[Any, ...], cells: list[Any]) -> None:
+    """Insert rows given one after the other, _VARYING cells each, and what they have in common."""
+    at = 0
+    for num_rows in _ROWS_AT_ONCE:
+        size = num_rows * _VARYING
+        while len(cells) - at >= size:
+            connection.execute(_insertion(num_rows), (*shared, *cells[at : at + size]))
+            at += size
+
+
+@cache
+def _insertion(num_rows: int) -> str:
+    row = "(?1, ?{}, ?{}, ?{}, ?{}, ?{}, ?{}, ?{}, ?2, ?3)"
+    firsts = range(4, 4 + num_rows * _VARYING, _VARYING)
+    return "INSERT INTO entries VALUES " + ", ".join(
+        row.format(*range(first, first + _VARYING)) for first in firsts
+    )
 
 
 def _name_numbers(connection: sqlite3.Connection, names: set[str]) -> dict[str, int]:

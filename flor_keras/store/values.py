@@ -18,6 +18,7 @@ _SUPPORTED = (
     "Supported are numbers, text, bytes, True, False, None, lists and dicts of these with text keys, "
     "NumPy arrays without objects, and tensors; convert it first, e.g. with float(...) or str(...)."
 )
+SCALARS = frozenset((float, int, str, bool))  # what is logged as it is: nothing of it can change later
 # What 64 bit integers of SQLite hold; larger ones are kept as JSON.
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
@@ -52,6 +53,15 @@ def encode(value: Any, arrays: Path) -> tuple[int, Any]:
     return ValueKind.ARRAY, _write_array(value, arrays)
 
 
+def is_number_column(values: list[Any]) -> bool:
+    """Tell whether all of many values are numbers that a column holds as they are, at little cost for each."""
+    types = set(map(type, values))
+    if types == {float}:
+        return True
+    whole = [value for value in values if type(value) is int] if types == {int, float} else values
+    return types <= {int, float} and min(whole) >= _SMALLEST and max(whole) <= _LARGEST
+
+
 def decode(kind: int, column: Any, arrays: Path) -> Any:
     """Return the value `encode` was given, with tensors as NumPy arrays and 0-d ones as Python scalars."""
     if kind == ValueKind.NUMBER:
@@ -81,6 +91,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {_key(key): _element(item) for key, item in value.items()}
     return _plain_array(value)
+
+
+def kept(value: Any) -> Any:
+    """Return `plain(value)`, out of reach of what the program does to the value later: arrays are copied."""
+    own = plain(value)
+    return own.copy() if hasattr(own, "tolist") else own
+
+
+def checked_name(name: Any) -> str:
+    """Return the name of an entry as text; UsageError if it is none."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f'The name is {name!r}, of type {type(name).__name__}; expected text. Write flor.log("loss", loss).'
+        )
+    return str.__str__(name)
 
 
 def to_json(value: Any) -> str:

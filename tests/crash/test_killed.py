@@ -6,6 +6,7 @@ import random
 import time
 
 import pytest
+from project import values
 
 from flor_keras.checkpoint import bundle
 from flor_keras.records import Kind, Status
@@ -79,6 +80,38 @@ def test_fifty_kills_leave_whole_checkpoints_and_all_rows_older_than_a_second(pr
             found = {path for path in folder.iterdir() if path.is_dir()} if folder.exists() else set()
             assert found == entered
             assert all(bundle.read_tensors(path) for path in found)
+
+
+BUSY_PROGRAM = """
+import os, time
+import flor_keras as flor
+
+heartbeat = os.open("heartbeat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+number = 0
+while True:  # never waits for anything: the journal's thread has to fight for the interpreter's lock
+    for _ in range(200):
+        flor.log("beat", number)
+        number += 1
+    os.write(heartbeat, f"{number - 1} {time.time()}\\n".encode())
+    until = time.perf_counter() + 0.002
+    while time.perf_counter() < until:
+        pass
+"""
+
+
+def test_a_busy_program_that_is_killed_leaves_all_entries_older_than_a_second_once(project):
+    script = project.write("busy.py", BUSY_PROGRAM)
+    running = project.start(script)
+    _wait_for(project.folder / "heartbeat")
+    time.sleep(4)
+    running.signal(9)
+    killed_at = time.time()
+    running.wait()
+    beats = [line.split() for line in (project.folder / "heartbeat").read_text().splitlines()]
+    due = max(int(number) for number, at in beats if float(at) < killed_at - 1.0)
+    logged = values(project.latest(), "beat")
+    assert logged == list(range(len(logged)))
+    assert due < len(logged)
 
 
 def test_a_killed_run_can_be_restored_into_a_fresh_program(project):

@@ -239,6 +239,29 @@ def test_an_entry_that_cannot_be_stored_leaves_none_of_its_batch(store, run_reco
     assert store.names("run-1") == []
 
 
+def test_batches_of_every_size_come_back_whole_and_in_order(store, run_record):
+    store.begin_run(run_record())
+    expected = []
+    for size in (1, 7, 8, 9, 63, 64, 65, 1023, 1024, 1025, 2500):
+        batch = [
+            Entry(f"name {at % 3}", (at, at / 3, -(2**63), 2**63, f"{at}")[at % 5], Position(0, size, at))
+            for at in range(size)
+        ]
+        store.add_entries("run-1", batch)
+        expected += batch
+    assert store.entries("run-1") == expected
+    numbers = store._connection.execute("SELECT number FROM entries ORDER BY number").fetchall()
+    assert numbers == [(number,) for number in range(len(expected))]
+
+
+def test_a_name_that_was_rolled_back_is_numbered_anew(store, run_record):
+    store.begin_run(run_record())
+    with pytest.raises(UnicodeEncodeError):
+        store.add_entries("run-1", [Entry("new", 1, Position()), Entry("newer \ud800", 2, Position())])
+    store.add_entries("run-1", [Entry("other", 3, Position()), Entry("new", 4, Position())])
+    assert [(e.name, e.value) for e in store.entries("run-1")] == [("other", 3), ("new", 4)]
+
+
 def test_a_replay_replaces_earlier_hindsight_and_never_the_record(store, run_record):
     store.begin_run(run_record())
     at, other = Position(0, 1, None), Position(0, 2, None)
