@@ -155,7 +155,7 @@ class DataSource:
             "created": created,
             "consumed": consumed,
             "total": self._total,
-            "state": state,
+            "state": None if state is None else _as_array(state),
             "is_new": makes_next,
             "counters": training.counters,
             "attributes": self._changed_attributes(training.py_dataset),
@@ -205,7 +205,7 @@ class DataSource:
             self._created = position["created"] - 1
             iterator, missing = self._new(training.make_iterator), position["consumed"]
             if position["state"] is not None:
-                keras_internals.deserialize_iterator(iterator, position["state"])
+                keras_internals.deserialize_iterator(iterator, _as_bytes(position["state"]))
         for _ in range(missing):
             next(iterator)
         self._current = iterator
@@ -250,6 +250,21 @@ class DataSource:
         baseline = self._baseline = self._baseline or prints
         changed = [name for name, p in prints.items() if p is not None and baseline.get(name) != p]
         return {name: getattr(dataset, name) for name in changed}
+
+
+def _as_array(state: bytes) -> tuple[int, np.ndarray]:
+    """Return a pipeline's state as an array, which goes where tensors go, and not through the pickle to the worker.
+
+    Its length differs from epoch to epoch; that of the array hardly does, so that the snapshot keeps its layout.
+    """
+    array = np.zeros(1 << (len(state) - 1).bit_length(), np.uint8)
+    array[: len(state)] = np.frombuffer(state, np.uint8)
+    return len(state), array
+
+
+def _as_bytes(state: tuple[int, np.ndarray]) -> bytes:
+    num_bytes, array = state
+    return array[:num_bytes].tobytes()
 
 
 def recorded_order(folder: Path) -> OrderSeed | None:
