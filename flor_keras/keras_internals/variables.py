@@ -38,7 +38,8 @@ def reader(variables: Sequence[Any]) -> Callable[[], list[Any]]:
     from tensorflow.python.ops.gen_resource_variable_ops import read_variable_op
 
     handles, dtypes = [v.handle for v in variables], [v.dtype for v in variables]
-    if not handles or not all("CPU" in v.device for v in variables):
+    devices = {v.device for v in variables}
+    if len(devices) != 1 or "CPU" not in devices.pop():  # a strategy may have several, and one op runs on one
         return lambda: [
             read_variable_op(handle, dtype) for handle, dtype in zip(handles, dtypes, strict=True)
         ]

@@ -56,7 +56,9 @@ class State:
 
 def outside_of(model: Any, variables: Iterable[Any]) -> dict[str, Any]:
     """Return those of ``variables`` that do not belong to ``model``, by name; equal names are numbered in order."""
-    known = {id(variable) for variable in gather({"model": model}).variables.values()}
+    state = gather({"model": model})
+    copies = [copy for mirrors in state.mirrors.values() for copy in mirrors]
+    known = {id(variable) for variable in [*state.variables.values(), *copies]}
     seen: Counter[str] = Counter()
     found = {}
     for variable in variables:
