@@ -200,22 +200,26 @@ class Checkpoint:
 
         restore_objects(self.path, {"model": model})
 
-    def export(self, path: str | Path, format: str = "saved_model", overwrite: bool = False) -> str | None:
+    def export(
+        self, path: str | Path, format: str = "saved_model", overwrite: bool = False, model: str | None = None
+    ) -> str | None:
         """Write the model as it was at this checkpoint, without its program; return what loading it needs, if anything.
 
         Args:
             path: the file or folder to write.
             format: `saved_model`, `keras`, `weights.h5` or `checkpoint`.
             overwrite: replace what is there.
+            model: the name of the model, where the program's own loop trains several.
 
         Raises:
             UsageError: the model has no such format (the message says why), or `path` exists.
             CheckpointError: the checkpoint is damaged.
         """
         from flor_keras.export.formats import export
+        from flor_keras.export.kept import Which
 
-        run_folder = self.path.parent.parent
-        return export(self.path, self.loop, run_folder / "model", format, Path(path).absolute(), overwrite)
+        which = Which(self.path.parent.parent / "model", self.loop, model)
+        return export(self.path, which, format, Path(path).absolute(), overwrite)
 
 
 def table(store: Path, runs: list[str], names: Iterable[str]) -> Table:

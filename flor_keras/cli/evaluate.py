@@ -28,6 +28,9 @@ from flor_keras.cli.export import choose
 @click.option(
     "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
 )
+@click.option(
+    "--model", metavar="NAME", help="Which model, where a loop of the program's own trains several."
+)
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--target", metavar="NAME", help="The column of a CSV file that is y. [the last]")
 @click.option(
@@ -59,7 +62,8 @@ def evaluate(ref: str, data: str, store: str | None, is_json: bool, **options: A
         stem = re.sub(r"\W+", "_", Path(data.partition(":")[0]).stem)
         prefix = f"eval_{stem}_"
     metrics = [partial(metric, name) for name in options["metrics"]]
-    answer = evaluate(Question(run, checkpoints, x, y, weights, metrics, options["batch_size"], prefix, data))
+    how = (metrics, options["batch_size"], prefix, data, options["model"])
+    answer = evaluate(Question(run, checkpoints, x, y, weights, *how))
     if is_json:
         described = {"run": run.id, "replay": answer.replay, "values": answer.rows}
         click.echo(

@@ -26,6 +26,9 @@ from flor_keras.records import Kind
 @click.option(
     "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
 )
+@click.option(
+    "--model", metavar="NAME", help="Which model, where a loop of the program's own trains several."
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @text.store_option
 @text.json_option
@@ -36,6 +39,7 @@ def export(
     best: str | None,
     form: str,
     loop: int | None,
+    model: str | None,
     overwrite: bool,
     store: str | None,
     is_json: bool,
@@ -52,7 +56,8 @@ def export(
     chosen = choose(run, loop, epochs, best)
     paths = [out] if len(chosen) == 1 else [out / name for name in _names(chosen, form)]
     rows = [
-        _written(checkpoint, path, form, overwrite) for checkpoint, path in zip(chosen, paths, strict=True)
+        _written(checkpoint, path, form, overwrite, model)
+        for checkpoint, path in zip(chosen, paths, strict=True)
     ]
     if is_json:
         text.print_json_rows(rows)
@@ -72,8 +77,10 @@ def _names(chosen: list[reading.Checkpoint], form: str) -> list[str]:
     return [f"epoch-{checkpoint.epoch}{suffix}" for checkpoint in chosen]
 
 
-def _written(checkpoint: reading.Checkpoint, path: Path, form: str, is_replacing: bool) -> dict[str, Any]:
-    needs = checkpoint.export(path, form, is_replacing)
+def _written(
+    checkpoint: reading.Checkpoint, path: Path, form: str, is_replacing: bool, model: str | None
+) -> dict[str, Any]:
+    needs = checkpoint.export(path, form, is_replacing, model)
     files = [path] if path.is_file() else [at for at in path.rglob("*") if at.is_file()]
     return {
         "loop": checkpoint.loop,

@@ -36,6 +36,7 @@ class Question:
       batch_size: of arrays; the loss of a batch is a mean, so another size gives other last digits.
       prefix: put before the name of each result.
       source: where the data come from, for the record.
+      model: the name of the model, where a loop trains several.
     """
 
     run: reading.Run
@@ -47,6 +48,7 @@ class Question:
     batch_size: int = 32
     prefix: str = "eval_"
     source: str = ""
+    model: str | None = None
 
 
 @dataclass
@@ -114,7 +116,7 @@ def _check_free(run: reading.Run, names: list[str]) -> None:
 
 
 def _results(question: Question, answer: Answer) -> Iterator[tuple[reading.Checkpoint, dict[str, float]]]:
-    server = Server(layout.model_folder(question.run.store, question.run.id), signature)
+    server = Server(layout.model_folder(question.run.store, question.run.id), signature, question.model)
     model: Any = None
     try:
         for checkpoint in question.checkpoints:

@@ -7,7 +7,7 @@ from pathlib import Path
 from flor_keras.errors import UsageError
 from flor_keras.export import FORMATS, checkpoint, keras_archive, saved_model, weights_h5
 from flor_keras.export.folders import check_free, written_beside
-from flor_keras.export.kept import graph_for
+from flor_keras.export.kept import Which, graph_for
 
 _WRITERS = {
     "saved_model": saved_model.write,
@@ -37,15 +37,12 @@ def check_name(out: Path, form: str) -> None:
         )
 
 
-def export(
-    checkpoint: Path, loop: int, model_folder: Path, form: str, out: Path, is_replacing: bool = False
-) -> str | None:
+def export(checkpoint: Path, which: Which, form: str, out: Path, is_replacing: bool = False) -> str | None:
     """Write one checkpoint as a model.
 
     Args:
       checkpoint: the checkpoint's folder.
-      loop: the loop it belongs to.
-      model_folder: where the graphs of the run lie.
+      which: the model.
       form: one of FORMATS.
       out: the file or folder to write.
       is_replacing: whether what is there may be replaced.
@@ -59,7 +56,7 @@ def export(
     """
     check_name(out, form)
     check_free(out, is_replacing)
-    found = graph_for(model_folder, loop, checkpoint, form)
+    found = graph_for(which, checkpoint, form)
     with written_beside(out, is_replacing) as temporary:
         _WRITERS[form](found, checkpoint, temporary)
     needs = [keras_archive.needed_to_load(found)] if form == "keras" else []

@@ -35,6 +35,7 @@ CHECKPOINT_REST = "checkpoint_rest"
 CONFIG = "config.json"
 KERAS_ASSETS = "keras_assets"
 _SHOWN = 4
+MODEL = "model"  # the name of what `fit` trains
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -78,6 +79,7 @@ def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) ->
     names = _Names(subject.variables, subject.tables)
     described: dict[str, Any] = {
         "format": FORMAT,
+        "model": subject.root,
         "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         "jit_compile": bool(getattr(model, "jit_compile", False)),
         "baked": dict(subject.baked),

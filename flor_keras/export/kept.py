@@ -6,7 +6,7 @@ import hmac
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import CheckpointError, UsageError
@@ -67,6 +67,11 @@ class Graph:
         return {inner: self.file(f"{name}/{inner}") for inner in paths}
 
     @property
+    def model(self) -> str:
+        """The name under which the model is recorded."""
+        return str(self.described.get("model", graph.MODEL))
+
+    @property
     def groups(self) -> list[dict[str, Any]]:
         """The groups of a weights file, in Keras's order."""
         return list(self.described["groups"])
@@ -83,12 +88,25 @@ class Graph:
         return {name for value in values for name in ([value] if isinstance(value, str) else value["lora"])}
 
 
-def graph_for(model_folder: Path, loop: int, checkpoint: Path, form: str) -> Graph:
+class Which(NamedTuple):
+    """Which model of a run.
+
+    Attributes:
+      folder: where the graphs of the run lie.
+      loop: the loop in which it is trained.
+      name: the name under which it is recorded; None where the loop has one model only.
+    """
+
+    folder: Path
+    loop: int
+    name: str | None = None
+
+
+def graph_for(which: Which, checkpoint: Path, form: str) -> Graph:
     """Return the graph of the model whose state a checkpoint holds.
 
     Args:
-      model_folder: where the graphs of the run lie.
-      loop: the loop of the checkpoint.
+      which: the model.
       checkpoint: its folder.
       form: the format wanted.
 
@@ -97,7 +115,7 @@ def graph_for(model_folder: Path, loop: int, checkpoint: Path, form: str) -> Gra
       CheckpointError: the checkpoint or the graph is damaged.
     """
     tensors = bundle.read_manifest(checkpoint)["tensors"]
-    candidates = list(_graphs(model_folder, loop))
+    loop, candidates = which.loop, _candidates(which)
     if not candidates:
         raise UsageError(
             f"The run has no graph of the model of loop {loop}: it ended before one was written, or was recorded by "
@@ -112,6 +130,26 @@ def graph_for(model_folder: Path, loop: int, checkpoint: Path, form: str) -> Gra
     possible = [other for other in FORMATS if any(not found.why_not(other) for found in candidates)]
     hint = f" Possible are: {', '.join(possible)}." if possible else ""
     raise UsageError(f"The model of loop {loop} cannot be exported as {form}: {reasons[0]}.{hint}")
+
+
+def _candidates(which: Which) -> list[Graph]:
+    """Return the graphs of a model, the newest first.
+
+    Raises:
+      UsageError: the loop has several models and none was chosen, or not the one that was.
+    """
+    found = list(_graphs(which.folder, which.loop))
+    names = sorted({graph.model for graph in found})
+    if which.name is None and len(names) > 1:
+        raise UsageError(
+            f"Loop {which.loop} has the models {', '.join(names)}. Choose one: --model {names[0]}, or in Python "
+            f"export(path, format, model={names[0]!r})."
+        )
+    if found and which.name is not None and which.name not in names:
+        raise UsageError(
+            f"Loop {which.loop} has no model {which.name!r}; it has {', '.join(names)}. Give --model one of these."
+        )
+    return [graph for graph in found if which.name in (None, graph.model)]
 
 
 def _graphs(model_folder: Path, loop: int) -> Iterator[Graph]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flor_keras.export import saved_model
-from flor_keras.export.kept import Graph, check_signature, graph_for
+from flor_keras.export.kept import Graph, Which, check_signature, graph_for
 
 
 class Server:
@@ -17,11 +17,13 @@ class Server:
     Args:
       model_folder: where the graphs of the run lie.
       sign: the keyed hash of the current user: a graph is run only for who recorded it.
+      model: the name of the model; None where a loop has one only.
     """
 
-    def __init__(self, model_folder: Path, sign: Callable[[bytes], str]) -> None:
+    def __init__(self, model_folder: Path, sign: Callable[[bytes], str], model: str | None = None) -> None:
         self._model_folder = model_folder
         self._sign = sign
+        self._model = model
         self._folder = tempfile.TemporaryDirectory(prefix="flor_keras-serving-")
         self._loaded: Any = None
         self.graph: Graph | None = None
@@ -35,7 +37,7 @@ class Server:
         """
         import tensorflow as tf
 
-        found = graph_for(self._model_folder, loop, checkpoint, "saved_model")
+        found = graph_for(Which(self._model_folder, loop, self._model), checkpoint, "saved_model")
         is_new = self.graph is None or found.folder != self.graph.folder
         folder = Path(self._folder.name)
         if is_new:

@@ -120,13 +120,14 @@ class CustomLoop(MainLoop):
     def trained(self) -> None:
         """Checkpoint the end of the epoch's training."""
         self._take(Kind.EPOCH_END)
+        self._keep_model(self._room_secs())
 
     def epoch_done(self) -> None:
         """Checkpoint the end of an epoch that has no block."""
         if not self.is_left and time.perf_counter() >= self._due:
             self._take(Kind.EPOCH_END, {"is_whole": True})
-            cost = self._recorder.checkpoints.cost.total_secs - self._cost_before
-            self._due = self._began + cost / _SHARE_OF_TIME
+            self._due = self._began + self._cost_secs() / _SHARE_OF_TIME
+            self._keep_model(self._room_secs())
 
     def exhausted(self) -> None:
         """After a loop that is not run again, have the state it led to."""
@@ -150,14 +151,26 @@ class CustomLoop(MainLoop):
             self._take(Kind.EPOCH_END, {"is_whole": True})
         self.move(Position(self.loop))
         self._take(Kind.AFTER, {"is_left_early": not self.is_exhausted})
-        with self._recorder.shielded("Keeping the graph of the model"):
-            roots = self.state.native
-            state = self._recorder.checkpoints.state(roots)
-            self._recorder.models.keep(self.loop, roots, state, float("inf"))
+        self._keep_model(float("inf"))
         with self._recorder.shielded("Finishing a loop"):
             self._recorder.checkpoints.finish()
         run, loop, now = self._recorder.run, self.loop, time.time()
         self._recorder.journal.post(lambda store: store.finish_loop(run, loop, None, now))
+
+    def _keep_model(self, room_secs: float) -> None:
+        """Keep the model's graph, for export, if that costs no more than ``room_secs``."""
+        with self._recorder.shielded("Keeping the graph of the model"):
+            checkpoints, roots = self._recorder.checkpoints, self.state.native
+            checkpoints.cost.stall_secs += self._recorder.models.keep(
+                self.loop, roots, checkpoints.state(roots), room_secs
+            )
+
+    def _room_secs(self) -> float:
+        """Return how much more recording may cost so far, to stay within its share of the loop's time."""
+        return _SHARE_OF_TIME * (time.perf_counter() - self._began) - self._cost_secs()
+
+    def _cost_secs(self) -> float:
+        return float(self._recorder.checkpoints.cost.total_secs - self._cost_before)
 
     # -- resuming and checkpoints ---------------------------------------------------------------------------------
 

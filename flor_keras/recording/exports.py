@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flor_keras.export.formats import export, suffix
+from flor_keras.export.kept import Which
 from flor_keras.records import CheckpointRecord, Kind
 from flor_keras.store import layout
 
@@ -99,4 +100,4 @@ class Exports:
         folder = layout.run_folder(self._store, self._run) / "export" / str(row.loop)
         name = str(row.epoch + 1) if form == "saved_model" else f"epoch-{row.epoch}{suffix(form)}"
         models = layout.model_folder(self._store, self._run)
-        export(self._store / row.path, row.loop, models, form, folder / name, is_replacing=True)
+        export(self._store / row.path, Which(models, row.loop), form, folder / name, is_replacing=True)

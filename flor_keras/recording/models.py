@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from flor_keras import keras_internals
-from flor_keras.export.graph import Subject, baked_hashes, write_graph, write_reference
+from flor_keras.export.graph import MODEL, Subject, baked_hashes, write_graph, write_reference
 from flor_keras.export.kept import folder_of
 from flor_keras.state.pickles import signature
 from flor_keras.state.random import capture_random, restore_random
@@ -42,28 +42,30 @@ class Models:
         self._folder = layout.model_folder(store, run)
         self._note = note
         self._numbers: dict[int, int] = {}  # loop -> graphs it has
-        self._current: dict[int, Any] = {}  # loop -> what its newest graph is of
+        self._current: dict[tuple[int, str], Any] = {}  # loop, name -> what the model's newest graph is of
         self._shapes: tuple[State, Any] | None = None  # those of the last state, which is mostly the same
         self._kept: list[tuple[Any, Any, str]] = []  # the model, what the graph is of, where it lies
 
     def keep(self, loop: int, roots: Mapping[str, Any], state: State, room_secs: float) -> float:
-        """Keep the model's graph if it has none yet, or has become another; return the seconds it took.
+        """Keep the graph of every model that has none yet, or has become another; return the seconds it took.
 
         Args:
           loop: the loop.
-          roots: what is recorded in the loop, by name; with several models among it none is kept.
+          roots: what is recorded in the loop, by name.
           state: its variables and tables.
           room_secs: what it may cost now.
         """
-        models = [(name, root) for name, root in roots.items() if isinstance(root, keras.Model)]
-        if len(models) != 1:
+        models = {name: root for name, root in roots.items() if isinstance(root, keras.Model)}
+        if not models:
             return 0.0
         began = time.perf_counter()
         subject = self._subject(state)
-        if self._current.get(loop) == subject or _expected_secs(state) > room_secs:
+        new = [name for name in models if self._current.get((loop, name)) != subject]
+        if not new or _expected_secs(state) > room_secs:
             return 0.0
-        self._keep(loop, *models[0], state, subject)
-        self._current[loop] = subject
+        for name in new:
+            self._keep(loop, name, models[name], state, subject)
+            self._current[loop, name] = subject
         return time.perf_counter() - began
 
     def _keep(self, loop: int, root: str, model: Any, state: State, subject: Any) -> None:
@@ -83,9 +85,10 @@ class Models:
         finally:
             restore_random(random)
         self._kept.append((weakref.ref(model), whole, folder.name))
-        self._note(f"The graph of the model of loop {loop} was kept in {time.perf_counter() - began:.2f} s.")
+        called = "the model" if root == MODEL else f"the model {root}"
+        self._note(f"The graph of {called} of loop {loop} was kept in {time.perf_counter() - began:.2f} s.")
         for form, why in why_not.items():
-            self._note(f"The model of loop {loop} cannot be exported as {form}: {why}")
+            self._note(f"{called.capitalize()} of loop {loop} cannot be exported as {form}: {why}")
 
     def _subject(self, state: State) -> tuple[Any, Any]:
         """Return what a graph depends on: names, types and shapes of variables, and values that become part of it."""

@@ -223,3 +223,100 @@ def test_the_model_of_a_custom_loop_is_exported_too(project):
             """,
         )
     )
+
+
+KILLED = """
+import os, time
+import keras, numpy as np, tensorflow as tf
+from keras import layers
+import flor_keras as flor
+from flor_keras.recording import custom
+
+custom._SHARE_OF_TIME = 1.0
+keras.utils.set_random_seed(1)
+x, y = np.random.rand(32, 6).astype("float32"), np.random.rand(32, 2).astype("float32")
+np.savez("x.npz", x)
+
+@flor.record
+def train(net, optimizer):
+    for epoch in range(4):
+        time.sleep(0.5)
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((net(x) - y) ** 2)
+            optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+        np.savez(f"live-{epoch}.npz", net(x))
+        flor.log("loss", loss)
+    os._exit(7)
+
+net = keras.Sequential([keras.Input((6,)), layers.Dense(8), layers.Dense(2)])
+train(net, keras.optimizers.Adam())
+"""
+
+
+def test_a_custom_loop_that_is_found_and_killed_can_be_exported(project):
+    assert project.run(project.write("train.py", KILLED)).status == 7
+    project.succeed(
+        project.write(
+            "check.py",
+            """
+            import flor_keras as flor, tensorflow as tf, numpy as np
+            checkpoint = [at for at in flor.run().checkpoints if at.kind == "epoch_end"][-1]
+            checkpoint.export("out")
+            loaded = tf.saved_model.load("out")
+            outputs = loaded.serve(np.load("x.npz")["arr_0"]).numpy()
+            assert np.array_equal(outputs, np.load(f"live-{checkpoint.epoch}.npz")["arr_0"])
+            """,
+        )
+    )
+
+
+SEVERAL = """
+import keras, numpy as np, tensorflow as tf
+from keras import layers
+import flor_keras as flor
+
+keras.utils.set_random_seed(1)
+x = np.random.rand(32, 4).astype("float32")
+teacher = keras.Sequential([keras.Input((4,)), layers.Dense(8), layers.Dense(2)])
+student = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+optimizer = keras.optimizers.Adam()
+
+@flor.record
+def distil():
+    for epoch in range(3):
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((student(x) - teacher(x)) ** 2)
+            optimizer.apply(tape.gradient(loss, student.trainable_variables), student.trainable_variables)
+            teacher.layers[0].bias.assign_add(tf.ones(8) * 0.01)
+
+distil()
+np.savez("live.npz", x=x, student=student(x), teacher=teacher(x))
+"""
+
+
+def test_of_several_models_of_a_loop_each_is_exported_by_its_name(project):
+    project.succeed(project.write("train.py", SEVERAL))
+    asked = project.flor("export", "latest", "out")
+    assert asked.status == 2
+    assert "--model student" in asked.stderr and "teacher" in asked.stderr
+    unknown = project.flor("export", "latest", "out", "--model", "nobody")
+    assert unknown.status == 2
+    assert "it has student, teacher" in unknown.stderr
+    project.succeed(
+        project.write(
+            "check.py",
+            """
+            import flor_keras as flor, tensorflow as tf, numpy as np, keras
+            live = np.load("live.npz")
+            checkpoint = flor.run().checkpoints[-1]
+            for name in ("student", "teacher"):
+                checkpoint.export(f"out/{name}", model=name)
+                loaded = tf.saved_model.load(f"out/{name}")
+                assert np.array_equal(loaded.serve(live["x"]).numpy(), live[name]), name
+                checkpoint.export(f"out/{name}.keras", "keras", model=name)
+                assert np.array_equal(keras.models.load_model(f"out/{name}.keras")(live["x"]), live[name]), name
+            """,
+        )
+    )
