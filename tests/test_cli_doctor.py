@@ -10,6 +10,7 @@ import pytest
 
 from flor_keras import cli, environment
 from flor_keras.checkpoint.bundle import FORMAT, MANIFEST
+from flor_keras.checkpoint.sealed import seal
 from flor_keras.environment import differences, read_environment
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord, Position
 from flor_keras.store.database import Store
@@ -101,7 +102,7 @@ def record(tmp_path, run_record, missing=(), inexact=(), changes=None, sources=N
                     "inexact": list(inexact),
                     "fingerprint": fingerprint,
                 }
-                (folder / MANIFEST).write_text(json.dumps(manifest))
+                (folder / MANIFEST).write_text(seal(manifest))
     return tmp_path / ".flor"
 
 

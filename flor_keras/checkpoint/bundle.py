@@ -1,7 +1,7 @@
 """Checkpoints on disk: a native TensorFlow bundle, a manifest, and the commit that makes them visible.
 
     <folder>/bundle.index, bundle.data-…-of-…   the tensors, written by TensorFlow's SaveV2
-    <folder>/manifest.json                      dtype, shape, xxh3 hash and bundle of each tensor, and the position
+    <folder>/manifest.json                      dtype, shape, xxh3 hash and bundle of each tensor, the position, its own hash
     <folder>/<other files>                      as given, e.g. python.pkl
 
 Runs in the worker (writing), in the trainer (writing in line) and in readers. A folder under its final name is whole:
@@ -10,7 +10,6 @@ it was written under a temporary name, synced and renamed. TensorFlow is importe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,9 +21,11 @@ import numpy as np
 
 from flor_keras.checkpoint.contents import Content, as_tensor, content_hash, content_of
 from flor_keras.checkpoint.held import OWN, Held
+from flor_keras.checkpoint.sealed import seal, unseal
 from flor_keras.errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
+_UNSEALED_FORMAT = 1  # the last whose manifest does not carry the hash of its own text
 BUNDLE = "bundle"
 MANIFEST = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
@@ -60,7 +61,7 @@ def write(
         tensors = list(contents)
         described = held.describe(folder, tensors)
         _save(temporary, [tensor for tensor in tensors if described[tensor.name]["bundle"] == OWN])
-        text = json.dumps({**manifest, "format": FORMAT, "tensors": described})
+        text = seal({**manifest, "format": FORMAT, "tensors": described})
         for name, content in {MANIFEST: text.encode(), **files}.items():
             (temporary / name).write_bytes(content)
             _sync_file(temporary / name)
@@ -148,7 +149,7 @@ def _commit(temporary: Path, folder: Path) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check the manifest of a committed checkpoint; CheckpointError where it is missing or damaged."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest, is_sealed = unseal((folder / MANIFEST).read_text(encoding="utf-8"))
         is_known = manifest["format"] <= FORMAT and isinstance(manifest["tensors"], dict)
         bundles = {str(described.get("bundle", OWN)) for described in manifest["tensors"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -158,6 +159,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"The checkpoint {folder} has format {manifest['format']}, this flor_keras reads up to {FORMAT}. "
             "Upgrade with: pip install --upgrade flor-keras"
         )
+    if manifest["format"] > _UNSEALED_FORMAT and not is_sealed:
+        raise _damaged(folder, "its manifest does not carry the hash of its text")
     for name in bundles:
         if name != OWN and not _NEIGHBOUR.fullmatch(name):
             raise _damaged(folder, f"it refers to {name!r}, which is not beside it")

@@ -10,7 +10,7 @@ from typing import Any
 from flor_keras.checkpoint import bundle
 from flor_keras.checkpoint.held import OWN
 from flor_keras.errors import CheckpointError, FlorError
-from flor_keras.export.kept import read_graph
+from flor_keras.export.kept import check_signature, read_graph
 from flor_keras.keeping.prune import PRUNED, referred_to
 from flor_keras.records import CheckpointRecord
 from flor_keras.state import pickles
@@ -113,6 +113,7 @@ def _verify_graphs(model_folder: Path, report: Report) -> None:
             continue
         try:
             graph = read_graph(folder)
+            check_signature(graph, pickles.signature)
             for name in graph.described.get("files", {}):
                 graph.file(layout.check_inside(name))
             report.num_graphs += 1

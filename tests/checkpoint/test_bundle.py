@@ -14,6 +14,7 @@ import pytest
 from flor_keras.checkpoint import bundle
 from flor_keras.checkpoint.contents import Content, as_tensor, content_of
 from flor_keras.checkpoint.held import Held
+from flor_keras.checkpoint.sealed import seal
 from flor_keras.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
@@ -147,11 +148,30 @@ def test_a_flipped_byte_anywhere_in_the_tensors_is_found(tf, tmp_path):
             bundle.load(folder)
 
 
+def test_a_changed_byte_anywhere_in_the_manifest_is_found(tf, tmp_path):
+    folder = a_checkpoint(tmp_path / "c", tf)
+    whole = (folder / MANIFEST).read_bytes()
+    for at in range(len(whole)):
+        for change in (1, 2, 4, 32):
+            damaged = bytearray(whole)
+            damaged[at] ^= change
+            (folder / MANIFEST).write_bytes(damaged)
+            with pytest.raises(CheckpointError):
+                bundle.read_manifest(folder)
+
+
+def test_a_manifest_of_the_first_format_has_no_hash_and_is_read(tf, tmp_path):
+    folder = a_checkpoint(tmp_path / "c", tf)
+    manifest = bundle.read_manifest(folder) | {"format": 1}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert bundle.load(folder).keys() == {"v0", "v1", "v2"}
+
+
 def test_a_tensor_the_manifest_names_and_the_bundle_has_not_is_damage(tf, tmp_path):
     folder = a_checkpoint(tmp_path / "c", tf)
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = bundle.read_manifest(folder)
     manifest["tensors"]["other"] = manifest["tensors"]["v0"]
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    (folder / MANIFEST).write_text(seal(manifest))
     with pytest.raises(CheckpointError, match="is damaged"):
         bundle.load(folder)
 

@@ -17,6 +17,8 @@ from models import program
 from project import Project
 
 from flor_keras import reading
+from flor_keras.checkpoint.bundle import read_manifest
+from flor_keras.checkpoint.sealed import seal
 from flor_keras.errors import CheckpointError, FlorError, StoreError, UsageError
 from flor_keras.export import FORMATS
 from flor_keras.export.formats import suffix
@@ -135,10 +137,9 @@ def test_a_flipped_byte_in_a_graph_is_refused(store, tmp_path, name, form):
 
 @pytest.mark.parametrize("bundle", ["/etc", "../../../other", "..", "a/b", "../x/../.."])
 def test_a_manifest_that_points_outside_the_store_is_refused(store, tmp_path, bundle):
-    path = end(store).path / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_manifest(end(store).path)
     next(iter(manifest["tensors"].values()))["bundle"] = bundle
-    path.write_text(json.dumps(manifest))
+    (end(store).path / "manifest.json").write_text(seal(manifest))
     with pytest.raises(CheckpointError, match="which is not beside it"):
         end(store).export(tmp_path / "out")
 

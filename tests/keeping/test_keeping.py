@@ -157,6 +157,12 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
+def edit(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+
 def one(store: Path, pattern: str) -> Path:
     return sorted(store.glob(pattern))[0]
 
@@ -177,6 +183,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a manifest": (
         lambda s: one(s, "runs/*/checkpoints/0-2-end/manifest.json").write_text("{"),
         "its manifest cannot be read",
+    ),
+    "a value in a manifest": (
+        lambda s: edit(one(s, "runs/*/checkpoints/0-2-end/manifest.json"), b'"epoch": 2', b'"epoch": 3'),
+        "its manifest cannot be read",
+    ),
+    "a value in a description": (
+        lambda s: edit(one(s, "runs/*/model/0/graph.json"), b'"model": "model"', b'"model": "other"'),
+        "was not recorded by you",
     ),
     "a missing folder": (lambda s: shutil.rmtree(one(s, "runs/*/checkpoints/0-2-end")), "0-2-end is missing"),
     "a graph": (lambda s: flip(one(s, "runs/*/model/0/saved_model.pb"), 100), "saved_model.pb are not those"),

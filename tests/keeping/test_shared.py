@@ -15,6 +15,7 @@ from project import Project
 
 from flor_keras import reading
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.sealed import seal
 from flor_keras.keeping.prune import Policy, plan_prune, prune
 from flor_keras.keeping.usage import usage
 from flor_keras.keeping.verify import verify
@@ -184,10 +185,10 @@ def test_a_reference_that_leads_to_nothing_is_found(store, damage):
     if damage == "gone":
         shutil.rmtree(folder)
     else:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = bundle.read_manifest(folder)
         for described in manifest["tensors"].values():
             described.update({"bundle": "../0-0-0"} if damage == "elsewhere" else {"xxh3": "0" * 16})
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "manifest.json").write_text(seal(manifest))
     problems = verify(store).problems
     assert any("2-2-after is damaged" in problem and holder in problem for problem in problems)
     assert all("another epoch" in problem for problem in problems)
