@@ -193,6 +193,8 @@ class Checkpoint:
     def restore(self, model: Any) -> None:
         """Give the variables of `model` the values they had at this checkpoint.
 
+        At the beginning of a run an optimizer has no slots yet; a model that was trained since gets them as first created.
+
         Raises:
             StateError: a variable of the model is not in the checkpoint, or of another shape.
         """

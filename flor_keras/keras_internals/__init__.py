@@ -33,6 +33,7 @@ from flor_keras.keras_internals.kinds import (
 from flor_keras.keras_internals.models import (
     build_optimizer,
     has_own_train_step,
+    made_anew,
     set_trainable_flags,
     trainable_flags,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "is_traced_function",
     "is_training_class",
     "live_random_ops",
+    "made_anew",
     "make_iterator",
     "memory_of",
     "native_variable",

@@ -37,6 +37,16 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
         optimizer.build(variables)
 
 
+def made_anew(optimizer: Any) -> Any:
+    """Return an optimizer of the same configuration for the same variables, which has made no step.
+
+    Nothing public tells which variables an optimizer was built for.
+    """
+    anew = type(optimizer).from_config(optimizer.get_config())
+    anew.build(optimizer._trainable_variables)
+    return anew
+
+
 @contextmanager
 def optimizer_left(model: Any) -> Iterator[None]:
     """Keep Keras from building a model's optimizer: a training step does it in another name scope, if for all weights."""

@@ -9,6 +9,7 @@ from typing import Any
 from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import StateError
+from flor_keras.records import Kind
 from flor_keras.state import pickles
 from flor_keras.state.tables import PARTS, restore_table
 from flor_keras.state.variables import GLOBAL_SEED, STEP, State, gather, outside_of
@@ -22,7 +23,8 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = 
 
     Every variable of the objects gets its recorded value, and every recorded value finds its variable. Metrics are
     the exception in both directions: one that was added or taken away since starts from its initial state. An
-    optimizer the program has not (a model that is not compiled) is left out as a whole.
+    optimizer the program has not (a model that is not compiled) is left out as a whole. Where the checkpoint is from
+    before the first step, which creates an optimizer's slots, an optimizer that has some gets them as first created.
 
     Args:
       folder: the checkpoint.
@@ -40,6 +42,8 @@ def restore_objects(folder: Path, roots: Mapping[str, Any], *, is_fresh: bool = 
         keras_internals.ensure_global_seed_generator()
     _restore_tables(gather(roots), values)
     state = gather(roots)
+    if not is_fresh and _is_of_a_start(folder):
+        values |= _slots_of_the_start(state, values)
     _check(folder, state, values, roots, is_fresh)
     for name, variable in state.variables.items():
         if name in values:
@@ -99,6 +103,24 @@ def _build_optimizers(roots: Mapping[str, Any], values: Mapping[str, Any]) -> No
         if not optimizer.built and (owners := _slot_owners(name, values, state, roots)):
             # what the program's own training step gives to each, only it knows
             keras_internals.build_optimizer(optimizer, owners)
+
+
+def _is_of_a_start(folder: Path) -> bool:
+    return bool(bundle.read_manifest(folder).get("position", {}).get("kind") == Kind.START.value)
+
+
+def _slots_of_the_start(state: State, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return as first created, by name, the optimizers' variables that the checkpoint of a beginning has not yet."""
+    absent = {id(variable): name for name, variable in state.variables.items() if name not in values}
+    slots = {}
+    for optimizer in state.optimizers.values():
+        natives = [keras_internals.native_variable(variable) for variable in optimizer.variables]
+        if any(id(native) in absent for native in natives):
+            anew = keras_internals.made_anew(optimizer).variables
+            for native, created in zip(natives, anew, strict=True):
+                if id(native) in absent:
+                    slots[absent[id(native)]] = keras_internals.native_variable(created).read_value()
+    return slots
 
 
 def _slot_owners(name: str, values: Mapping[str, Any], state: State, roots: Mapping[str, Any]) -> list[Any]:

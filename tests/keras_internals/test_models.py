@@ -27,6 +27,16 @@ def test_an_optimizer_has_the_slots_of_a_training_step_under_their_names(model):
     assert [v.path for v in built.variables] == [v.path for v in model.optimizer.variables]
 
 
+def test_an_optimizer_made_anew_has_the_same_variables_as_first_created(model):
+    model.compile(keras.optimizers.Adagrad(0.5, initial_accumulator_value=0.25, use_ema=True), "mse")
+    model.fit(X, Y, verbose=0)
+    anew = keras_internals.made_anew(model.optimizer)
+    assert [v.shape for v in anew.variables] == [v.shape for v in model.optimizer.variables]
+    assert anew.iterations.numpy() == 0
+    accumulators = [v.numpy() for v in anew.variables if "accumulator" in v.path]
+    assert [set(values.ravel().tolist()) for values in accumulators] == [{0.25}, {0.25}]
+
+
 def test_a_frozen_layer_is_frozen_again_in_a_step_that_is_compiled_already():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(2)])
     model.compile("sgd", "mse")

@@ -25,12 +25,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*was called 
 each_specimen = pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 
 
-def write(model, folder):
+def write(model, folder, described=()):
     """Checkpoint a model as a recorder does, without its processes."""
     state = gather({"model": model})
     snapshot = Snapshot(state, {})
     contents = snapshot.contents({}) + small_contents(state, snapshot)
-    manifest = {"metrics": sorted(state.metric_names), "optimizers": list(state.optimizers)}
+    manifest = {
+        "metrics": sorted(state.metric_names),
+        "optimizers": list(state.optimizers),
+        **dict(described),
+    }
     bundle.write(folder, contents, manifest, {})
     return folder
 
@@ -180,6 +184,24 @@ def test_a_model_that_is_not_compiled_is_restored_without_its_optimizer(tmp_path
     plain = keras.Sequential([keras.Input((8,)), layers.Dense(1)])
     restore(plain, folder)
     assert (plain.get_weights()[0] == trained.model.get_weights()[0]).all()
+
+
+def test_the_beginning_of_a_run_is_restored_into_a_model_that_was_trained_since(tmp_path):
+    def trained(steps):
+        specimen = Specimen(
+            sequential(layers.Dense(1), optimizer=keras.optimizers.Adagrad(0.1)), numbers(8), specimens.TARGET
+        )
+        specimen.train(steps)
+        return specimen
+
+    begun, later = trained(0), trained(3)
+    position = {"position": {"kind": "start"}}
+    restore(later.model, write(begun.model, tmp_path / "start", position))
+    begun.train(2)
+    later.train(2)
+    assert bits(later.model) == bits(begun.model)
+    with pytest.raises(StateError, match="has no value for: .*optimizer"):
+        restore(later.model, write(trained(0).model, tmp_path / "other"))
 
 
 # -- cases people reported ----------------------------------------------------------------------------------
