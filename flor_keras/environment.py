@@ -17,6 +17,7 @@ from typing import Any
 HASH_SEED = "PYTHONHASHSEED"
 PACKAGES = ("tensorflow", "keras", "numpy", "flor-keras")
 _KEPT_VARIABLES = (HASH_SEED, "TF_", "CUDA_", "OMP_", "XLA_", "KERAS_", "OPENBLAS_", "MKL_")
+_FOREIGN = ("TF_CLI_", "TF_VAR_", "TF_TOKEN_")  # Terraform's, and secret at times
 # These say how much is printed, and where things lie.
 _INDIFFERENT = ("TF_CPP_", "CUDA_CACHE", "CUDA_HOME", "CUDA_PATH", "KERAS_HOME", HASH_SEED)
 # TensorFlow, oneDNN and Eigen choose their kernels by these.
@@ -52,7 +53,11 @@ def read_environment() -> dict[str, Any]:
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    variables = {key: value for key, value in os.environ.items() if key.startswith(_KEPT_VARIABLES)}
+    variables = {
+        key: value
+        for key, value in os.environ.items()
+        if key.startswith(_KEPT_VARIABLES) and not key.startswith(_FOREIGN)
+    }
     return {"versions": versions, "variables": variables, "machine": read_machine()}
 
 

@@ -33,3 +33,10 @@ def test_another_version_is_a_suspect(tmp_path, run_record):
 
 def test_the_same_machine_is_none(tmp_path, run_record):
     assert suspects(tmp_path, run_record, read_environment()) == []
+
+
+def test_variables_of_terraform_are_not_taken_for_those_of_tensorflow(monkeypatch):
+    for name in ("TF_CLI_ARGS", "TF_VAR_password", "TF_TOKEN_example_org", "TF_DETERMINISTIC_OPS"):
+        monkeypatch.setenv(name, "1")
+    kept = [name for name in read_environment()["variables"] if name.startswith("TF_")]
+    assert {"TF_DETERMINISTIC_OPS"} <= set(kept) <= {"TF_DETERMINISTIC_OPS", "TF_CPP_MIN_LOG_LEVEL"}
