@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from flor_keras import session
 from flor_keras.errors import UsageError
 
 
-class Probe(keras.callbacks.Callback):
+class Probe(keras.callbacks.Callback, ABC):
     """Logs one value at the end of each epoch. Nothing of the training is changed.
 
     Args:
@@ -25,9 +26,9 @@ class Probe(keras.callbacks.Callback):
         super().__init__()
         self.name = name or self.name
 
+    @abstractmethod
     def value(self, logs: dict[str, Any]) -> Any:
         """Return the value for the state the model is in, given the epoch's logs."""
-        raise NotImplementedError
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Log the value."""

@@ -6,6 +6,7 @@ A step made of several calls (gradient accumulation, several optimizers) gives o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ Apply = Callable[[], Any]
 _listeners: list[StepProbe] = []
 
 
-class StepProbe(keras.callbacks.Callback):
+class StepProbe(keras.callbacks.Callback, ABC):
     """Logs one value a training step, from inside of the step, traced or not.
 
     Args:
@@ -32,9 +33,9 @@ class StepProbe(keras.callbacks.Callback):
         self.name = name or self.name
         self._is_everywhere = False
 
+    @abstractmethod
     def around(self, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
         """Let ``apply`` update the variables, and log something about it; return what it returns."""
-        raise NotImplementedError
 
     def listen(self) -> None:
         """Look into the steps of every optimizer of this process from here on, for loops of the program's own."""

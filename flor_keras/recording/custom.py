@@ -33,7 +33,7 @@ class CustomLoop(MainLoop):
     """
 
     def __init__(self, recorder: Recorder, loop: int, name: str, state: LoopState) -> None:
-        super().__init__(loop, state)
+        super().__init__(loop, state, recorder.move)
         self._recorder = recorder
         self._name = name
         self._began = time.perf_counter()
@@ -45,7 +45,6 @@ class CustomLoop(MainLoop):
         self._after: Path | None = (
             None  # where a finished loop led to, whose last epoch is gone through again
         )
-        self.move = recorder.move  # type: ignore[method-assign]
 
     def begin(self, num_epochs: int | None = None) -> None:
         """The loop comes next."""
@@ -139,9 +138,9 @@ class CustomLoop(MainLoop):
         """The loop is over, by ``error`` if any."""
         self.state.iterators.end()
         if error is not None:
-            self._recorder.fail(error)
+            self._recorder.ending.fail(error)
             return
-        self._recorder.succeed()
+        self._recorder.ending.succeed()
         if self._after is not None:
             self._restore_after(self._after)
             return

@@ -12,6 +12,7 @@ import keras
 
 from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
+from flor_keras.recording.csv_rows import go_on_with_rows
 from flor_keras.recording.recorder import Recorder
 from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, LoopRecord, Position
 from flor_keras.state.callbacks import capture_callbacks, keyed, restore_callbacks
@@ -276,7 +277,7 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
         recorder.move(Position(loop.loop))
         return history
     if last is not None:
-        _resume_at(call, loop.past.folder(last), last)
+        _resume_at(call, loop.past.folder(last), last, own)
     loop.callbacks = own
     with recorder.shielded("Fingerprinting the data"):
         loop.fingerprint = data_fingerprint(call)
@@ -291,24 +292,28 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
             loop.source.training = training
             history = call.make()
     except BaseException as error:
-        recorder.fail(error)
+        recorder.ending.fail(error)
         recorder.move(Position(loop.loop))
-        loop.keep_model(float("inf"))
+        if not isinstance(error, KeyboardInterrupt):  # who interrupts is waiting
+            loop.keep_model(float("inf"))
         raise
     finally:
         flor.loop = None
         recorder.execution = Execution()
-    recorder.succeed()
+    recorder.ending.succeed()
     loop.end(history, flor.overhead)
     return history
 
 
-def _resume_at(call: keras_internals.FitCall, folder: Path, last: CheckpointRecord) -> None:
+def _resume_at(
+    call: keras_internals.FitCall, folder: Path, last: CheckpointRecord, callbacks: Sequence[Any]
+) -> None:
     """Have `fit` begin with the epoch after the last that is done; with none if training had decided to stop."""
     if last.kind is Kind.EPOCH_END:
         call.arguments["initial_epoch"] = last.epoch + 1
         if read_python(folder)["stop_training"]:
             call.arguments["epochs"] = last.epoch + 1
+        go_on_with_rows(callbacks, last.epoch + 1)
 
 
 def order_seed(seed: int | None, loop: int) -> OrderSeed | None:

@@ -20,9 +20,10 @@ from flor_keras import origin
 from flor_keras.environment import read_environment
 from flor_keras.errors import FlorError
 from flor_keras.instrument.sources import project_root, project_sources
+from flor_keras.recording.ending import Ending
 from flor_keras.recording.journal import Journal
 from flor_keras.recording.sweep import sweep
-from flor_keras.records import Execution, Position, RunRecord, Status
+from flor_keras.records import Execution, Position, RunRecord
 from flor_keras.store import layout
 from flor_keras.store.database import Store
 from flor_keras.store.process import process_identity
@@ -52,8 +53,6 @@ class Recorder:
         self._told: set[str] = set()
         self._args: dict[str, tuple[Any, Any]] = {}
         self._num_sources = 0
-        self._status = Status.FINISHED
-        self._error: str | None = None
         self._checkpoints: Any = None
         self._models: Any = None
         self._exports: Any = None
@@ -69,8 +68,7 @@ class Recorder:
         else:
             self._begin(name)
         self.journal = Journal(store, self.run, self._tick, self.report)
-        self._previous_excepthook = sys.excepthook
-        sys.excepthook = self._on_exception
+        self.ending = Ending()
         atexit.register(self.close)
 
     def _begin(self, name: str | None) -> None:
@@ -228,37 +226,20 @@ class Recorder:
             sources = project_sources(self.script, list(sys.modules.values()))
             self.journal.post(lambda store: store.add_sources(self.run, sources))
 
-    def fail(self, error: BaseException) -> None:
-        """Note that a loop, or the program, ended by ``error``."""
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            return
-        is_interrupt = isinstance(error, KeyboardInterrupt)
-        self._status = Status.INTERRUPTED if is_interrupt else Status.FAILED
-        self._error = f"{type(error).__name__}: {error}".rstrip(": ")
-
-    def succeed(self) -> None:
-        """Note that a loop came to its end; an earlier one's failure was the program's to handle."""
-        self._status, self._error = Status.FINISHED, None
-
     def close(self) -> None:
         """Finish everything in flight and the run. Does nothing in a process forked from the recording one."""
         if os.getpid() != self._pid or self.journal is None:
             return
         atexit.unregister(self.close)
-        if sys.excepthook == self._on_exception:
-            sys.excepthook = self._previous_excepthook
+        self.ending.unwatch()
         self.add_sources()
         if self._checkpoints is not None:
             with self.shielded("Finishing the checkpoints"):
                 self._checkpoints.close()
         if self._exports is not None:
             self._exports.finish()
-        self.journal.post(lambda store: store.finish_run(self.run, self._status, self._error))
+        self.journal.post(lambda store: store.finish_run(self.run, self.ending.status, self.ending.error))
         self.journal.close()
-
-    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        self.fail(error)
-        self._previous_excepthook(kind, error, trace)
 
     def _tick(self) -> None:
         if self._checkpoints is not None:

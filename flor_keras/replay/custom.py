@@ -25,13 +25,12 @@ class CustomVisit(MainLoop):
     """
 
     def __init__(self, replayer: Replayer, loop: int, state: LoopState) -> None:
-        super().__init__(loop, state)
+        super().__init__(loop, state, replayer.move)
         self._replayer = replayer
         self._asked = replayer.plan.epochs.get(str(loop), [])
         self._is_redone = Level.STEP.value in replayer.plan.levels.values()
         self._visits: dict[int, Visit] = {}
         self._is_done = False
-        self.move = replayer.move  # type: ignore[method-assign]
 
     def begin(self, num_epochs: int | None = None) -> None:
         """Put everything where the loop began, and plan which epochs to visit."""

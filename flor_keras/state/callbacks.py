@@ -25,6 +25,8 @@ import tensorflow as tf
 from flor_keras.state.pickles import is_packable, pack, unpack
 
 _LEFT_OUT = ("model", "_model", "params", "_params", "validation_data")
+# What a callback writes its file with. It opens that itself where training begins or goes on.
+_FILES = {keras.callbacks.CSVLogger: ("csv_file", "writer", "append", "append_header")}
 _STATELESS = (keras.callbacks.ProgbarLogger,)
 _OUTSIDE = "outside"
 _MOST_ITEMS = 10_000
@@ -49,11 +51,7 @@ class _Values:
 def capture_callbacks(callbacks: Sequence[Any], model: Any) -> tuple[Captured, list[str]]:
     """Return the attributes of the callbacks of a model, and the names of those that cannot be captured."""
     attributes = {
-        key: {
-            name: value
-            for name, value in vars(callback).items()
-            if name not in _LEFT_OUT and not _is_code(value) and not _is_model(value)
-        }
+        key: _attributes(callback)
         for key, callback in keyed(callbacks)
         if not isinstance(callback, _STATELESS)
     }
@@ -89,13 +87,29 @@ def restore_callbacks(callbacks: Sequence[Any], model: Any, captured: Captured) 
     """Put captured attributes back into the callbacks they were taken from."""
     attributes = unpack(captured.pickled, captured.arrays, _live_objects(callbacks, model))
     for key, callback in keyed(callbacks):
+        left_out = _left_out(callback)  # older versions kept more
         for name, value in attributes.get(key, {}).items():
-            if not _is_restored_in_place(getattr(callback, name, None), value):
+            if name not in left_out and not _is_restored_in_place(getattr(callback, name, None), value):
                 setattr(callback, name, value)
     outside = _outside(callbacks)
     for name, value in attributes.get(_OUTSIDE, {}).items():
         if name in outside:
             _is_restored_in_place(outside[name], value)
+
+
+def _attributes(callback: Any) -> dict[str, Any]:
+    """Return the attributes of a callback that are state of its own."""
+    left_out = _left_out(callback)
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if name not in left_out and not _is_code(value) and not _is_model(value)
+    }
+
+
+def _left_out(callback: Any) -> tuple[str, ...]:
+    files = [names for cls, names in _FILES.items() if isinstance(callback, cls)]
+    return (*_LEFT_OUT, *(name for names in files for name in names))
 
 
 def _own_objects(callbacks: Sequence[Any], model: Any) -> dict[str, Any]:

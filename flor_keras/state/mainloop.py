@@ -9,7 +9,8 @@ first call, is built by doing the first step of a block that is skipped, before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,19 +39,21 @@ class Visit:
     rehearses: Path | None = None
 
 
-class MainLoop:
+class MainLoop(ABC):
     """One main loop under way; subclasses say which epochs are visited, and what is done where the training ends.
 
     Args:
       loop: its number in the run.
       state: what its epochs begin and end with.
+      move: takes note of where the program is.
 
     Attributes:
       runs_all: whether the code of this epoch before its block is to run.
       is_entered: whether this epoch is entered in a state it was not led to, so that conditions must not be asked.
     """
 
-    def __init__(self, loop: int, state: LoopState) -> None:
+    def __init__(self, loop: int, state: LoopState, move: Callable[[Position], None]) -> None:
+        self.move = move
         self.loop = loop
         self.state = state
         self.epoch = -1
@@ -66,17 +69,13 @@ class MainLoop:
 
     # -- what subclasses say --------------------------------------------------------------------------------------
 
-    def move(self, position: Position) -> None:
-        """Take note of where the program is."""
-        raise NotImplementedError
-
+    @abstractmethod
     def visit(self, epoch: int) -> Visit | None:
         """Say how an epoch is gone through; None passes it over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_over(self, epoch: int) -> bool:
         """Whether no epoch from this one on is visited."""
-        raise NotImplementedError
 
     def trained(self) -> None:
         """The block of an epoch has run."""

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from project import values
 
+from flor_keras.checkpoint.bundle import read_manifest
+
 pytestmark = pytest.mark.slow
 
 BASE = """
@@ -75,6 +77,32 @@ def test_c01_early_stopping_goes_on_counting_its_patience(cut):
         print(json.dumps([stop.stopped_epoch, stop.wait]))
     """)
     assert stopped == [6, 6]
+
+
+def test_the_rows_of_a_csv_file_are_those_of_a_run_that_was_not_interrupted(project, cut):
+    program = """
+        class Cut(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                if IS_CUT and epoch == 2:
+                    raise KeyboardInterrupt
+        log = callbacks.CSVLogger(os.environ["LOG"])
+        dense().fit(x, y, epochs=4, verbose=0, callbacks=[log, Cut(), flor.FlorKeras()])
+        print(json.dumps(open(log.filename).read()))
+    """
+    script = project.write("train.py", BASE, program)
+    expected = project.succeed(script, env={"LOG": "whole.csv", "FLOR_STORE": "whole"}).stdout
+    assert project.run(script, env={"LOG": "log.csv", "CUT": "1"}).status == 130
+    rows = (project.folder / "log.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows] == [
+        "epoch",
+        "0",
+        "1",
+        "2",
+    ]  # the last without a checkpoint
+    resumed = project.flor("resume", env={"LOG": "log.csv"})
+    assert (resumed.status, resumed.stdout) == (0, expected)
+    assert "not kept" not in resumed.stderr
+    assert not any(read_manifest(c.path)["inexact"] for c in project.latest().checkpoints)
 
 
 def test_c03_the_file_of_the_best_epoch_is_not_replaced_by_a_worse_one(project, cut):

@@ -145,13 +145,11 @@ class Memory(MainLoop):
     """A main loop whose checkpoints are in memory; skips the blocks of the epochs that are not to run."""
 
     def __init__(self, state: Any, ends: dict[int, Any], skipped: set[int], first: int) -> None:
-        super().__init__(0, state)
+        super().__init__(0, state, lambda position: None)
         self._ends, self._skipped, self._first = ends, skipped, first
         self.is_recording = not skipped
 
     def begin(self) -> None: ...
-
-    def move(self, position: Any) -> None: ...
 
     def is_over(self, epoch: int) -> bool:
         return False

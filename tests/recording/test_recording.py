@@ -387,6 +387,7 @@ def test_the_checkpoint_after_fit_is_the_model_fit_returned(project, other, at):
 ENDINGS = {
     "ends": ("pass", 0, Status.FINISHED, None),
     "leaves": ("sys.exit(0)", 0, Status.FINISHED, None),
+    "leaves with a status": ("sys.exit(5)", 5, Status.FAILED, "SystemExit: 5"),
     "fails": ("raise ValueError('no more')", 1, Status.FAILED, "ValueError: no more"),
     "is interrupted": ("raise KeyboardInterrupt", 130, Status.INTERRUPTED, "KeyboardInterrupt"),
     "is killed": ("os.kill(os.getpid(), 9)", -9, Status.KILLED, None),
@@ -413,7 +414,9 @@ def test_the_status_and_the_exit_status_are_those_of_a_program_that(project, end
     run = project.latest()
     assert run.status is status
     assert run.row.error == error
-    if status in (Status.FAILED, Status.INTERRUPTED):
+    is_waited_for = where == "in a callback" and status not in (Status.FINISHED, Status.FAILED)
+    assert (project.store / "runs" / run.id / "model").exists() != is_waited_for
+    if "raise" in line:
         assert "Traceback" in ended.stderr
         assert "flor_keras/recording" not in ended.stderr or where == "in a callback"
 
