@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from flor_keras.reading import Checkpoint, Run, dataframe, run, runs
     from flor_keras.recorded import record
+    from flor_keras.replay.in_process import replay, replaying
     from flor_keras.seeding import seed
     from flor_keras.session import arg, log
 
@@ -36,6 +37,8 @@ _HOMES = {
     ),
     "flor_keras.reading": ("Checkpoint", "Run", "dataframe", "run", "runs"),
     "flor_keras.recorded": ("record",),
+    "flor_keras.replay": ("replay",),  # the package itself, which can be called
+    "flor_keras.replay.in_process": ("replaying",),
     "flor_keras.seeding": ("seed",),
     "flor_keras.session": ("arg", "log"),
 }
@@ -58,6 +61,8 @@ __all__ = [
     "log",
     "loop",
     "record",
+    "replay",
+    "replaying",
     "run",
     "runs",
     "seed",
@@ -68,7 +73,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME_BY_NAME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    value = module if home == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

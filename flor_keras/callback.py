@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,18 @@ def record_every_fit() -> None:
     global _is_every_fit_recorded
     _is_every_fit_recorded = True
     keras_internals.hook_fit(_fit)
+
+
+@contextmanager
+def every_fit() -> Iterator[None]:
+    """Give every `fit` call inside the context a FlorKeras that has none."""
+    global _is_every_fit_recorded
+    before = _is_every_fit_recorded
+    record_every_fit()
+    try:
+        yield
+    finally:
+        _is_every_fit_recorded = before
 
 
 def num_recorded_fits() -> int:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flor_keras import session
 from flor_keras.errors import UsageError
 from flor_keras.records import CheckpointRecord, Entry, Kind, LoopRecord, Status
 from flor_keras.store import layout
@@ -120,6 +121,14 @@ class Run:
             records = opened.checkpoints(self.id)
         return [_checkpoint(self.store, record) for record in records if record.error is None]
 
+    def epoch_ends(self, epochs: str | None = None) -> list[Checkpoint]:
+        """Return the checkpoints of the ends of epochs: of all, or of those in a list such as ``0,3,10:20:2``."""
+        from flor_keras.epochs import parse_epochs
+
+        ends = [checkpoint for checkpoint in self.checkpoints if checkpoint.kind is Kind.EPOCH_END]
+        asked = set(parse_epochs(epochs, sorted({end.epoch for end in ends})))
+        return [end for end in ends if end.epoch in asked]
+
     def entries(self, *names: str, recorded: bool | None = None) -> list[Entry]:
         """Return the entries of `names` (all without any) by position, then insertion.
 
@@ -159,16 +168,11 @@ class Run:
         """
         import pandas as pd
 
-        from flor_keras.replay.epochs import parse_epochs
-
-        ends = [checkpoint for checkpoint in self.checkpoints if checkpoint.kind is Kind.EPOCH_END]
-        asked = set(parse_epochs(epochs, sorted({end.epoch for end in ends})))
         name = getattr(probe, "__name__", "value")
         rows = []
-        for end in ends:
-            if end.epoch in asked:
-                end.restore(model)
-                rows.append({"loop": end.loop, "epoch": end.epoch, name: probe(model)})
+        for end in self.epoch_ends(epochs):
+            end.restore(model)
+            rows.append({"loop": end.loop, "epoch": end.epoch, name: probe(model)})
         return pd.DataFrame(rows, columns=["loop", "epoch", name])
 
 
@@ -240,6 +244,9 @@ def table(store: Path, runs: list[str], names: Iterable[str]) -> Table:
 
 
 def _located(store: str | Path | None) -> Path:
+    current = session.current()
+    if current is not None:  # this process records, as a notebook does that reads what it has just trained
+        current.settle()
     return layout.find_store(Path.cwd()) if store is None else layout.given_store(store)
 
 

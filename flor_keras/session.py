@@ -39,6 +39,9 @@ class Session(Protocol):
     def report(self, message: str) -> None:
         """Tell the person something once."""
 
+    def settle(self) -> None:
+        """Have everything logged so far in the store, for who reads it next."""
+
     def name_run(self, name: str) -> None:
         """Take the name a `FlorKeras` gives the run, which something else may have begun."""
 

@@ -15,7 +15,7 @@ from forked import Ended, ForkServer, Running
 from flor_keras import reading
 
 CLI = "flor_keras.cli"
-_KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG")
+_KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")  # the last: which copy is tested
 
 
 class Project:

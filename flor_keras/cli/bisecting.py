@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from flor_keras.cli import text
+from flor_keras.epochs import spelled
 from flor_keras.records import Verdict
 from flor_keras.replay.bisect import bisect
 from flor_keras.replay.engine import Outcome, carry_out
-from flor_keras.replay.epochs import spelled
 from flor_keras.replay.plan import Plan
 
 

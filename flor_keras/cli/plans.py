@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from flor_keras.cli import text
-from flor_keras.replay.epochs import spelled
+from flor_keras.epochs import spelled
+from flor_keras.progress import bars
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.prospect import Prospect
 
@@ -76,14 +77,10 @@ def _epochs(plan: Plan, epochs: dict[str, list[int]]) -> str:
 @contextmanager
 def progress(prospect: Prospect) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Show a bar for each worker; give the function that takes its events."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with bars() as shown:
         is_single = len(prospect.segments) == 1
         tasks = [
-            bars.add_task(
+            shown.add_task(
                 "starting" if is_single else f"worker {at}: starting", total=segment.num_epochs or None
             )
             for at, segment in enumerate(prospect.segments)
@@ -95,10 +92,10 @@ def progress(prospect: Prospect) -> Iterator[Callable[[dict[str, Any]], None]]:
             if event["event"] == "epoch":
                 asked = prospect.segments[number].epochs.get(str(event["loop"]), ())
                 advance = int(event["epoch"] in asked)
-                bars.update(tasks[number], advance=advance, description=f"{lead}epoch {event['epoch']}")
+                shown.update(tasks[number], advance=advance, description=f"{lead}epoch {event['epoch']}")
             elif event["event"] == "died":
                 again = "; its epochs are tried once more" if event["is_retried"] else ""
-                bars.console.print(
+                shown.console.print(
                     f"{lead}the worker died: {event['why']}{again}", markup=False, soft_wrap=True
                 )
 

@@ -5,6 +5,7 @@ Checked on Keras 3.15.1 and TensorFlow 2.21.0; each has a test in ``tests/export
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -82,7 +83,8 @@ def write_saved_model(model: Any, folder: Path) -> SavedGraph:
             saved.meta_graphs.add(),
         )
     tensors, _, _, object_graph = saver._gather_serialized_tensors()
-    builder_impl.copy_assets_to_destination_dir(assets.asset_filename_map, str(folder))
+    with _less_talkative():  # it tells where the assets are written, each time
+        builder_impl.copy_assets_to_destination_dir(assets.asset_filename_map, str(folder))
     (folder / constants.SAVED_MODEL_FILENAME_PB).write_bytes(saved.SerializeToString(deterministic=True))
     ops.dismantle_graph(graph)
     return SavedGraph(_owners(tensors), object_graph.SerializeToString())
@@ -123,6 +125,18 @@ def without_autograph() -> Iterator[None]:
         yield
     finally:
         autograph_util.py_func_from_autograph = rewritten
+
+
+@contextmanager
+def _less_talkative() -> Iterator[None]:
+    """Keep TensorFlow's messages that are no warnings from the program's output, which in a notebook they would reach."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def write_fingerprint(folder: Path) -> None:

@@ -54,6 +54,13 @@ class Journal:
         """Have ``write`` called with the store by the journal's thread, in the order posted."""
         self._writes.append(write)
 
+    def settle(self) -> None:
+        """Wait until what was handed over before is in the store; gives up after a deadline."""
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
+            is_written = threading.Event()
+            self.post(lambda store: is_written.set())
+            is_written.wait(_CLOSE_SECS)
+
     def close(self) -> None:
         """Write what is left and end the thread; gives up after a deadline."""
         self._is_closing.set()

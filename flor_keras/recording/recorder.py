@@ -26,7 +26,7 @@ from flor_keras.recording.sweep import sweep
 from flor_keras.records import Execution, Position, RunRecord
 from flor_keras.store import layout
 from flor_keras.store.database import Store
-from flor_keras.store.process import process_identity
+from flor_keras.store.process import age_secs, process_identity
 from flor_keras.store.values import SCALARS, checked_name, kept
 
 
@@ -117,6 +117,10 @@ class Recorder:
         self._args[name] = (value, default)
         self.journal.post(lambda store: store.add_args(self.run, {name: (value, default)}))
         return value
+
+    def settle(self) -> None:
+        """Wait until everything logged so far is in the store."""
+        self.journal.settle()
 
     def name_run(self, name: str) -> None:
         """Give the run a name, unless it has one."""
@@ -272,7 +276,8 @@ class Recorder:
 
 def _environment(script: Path | None) -> dict[str, Any]:
     root = str(project_root(script)) if script else None
-    return {**read_environment(), "root": root, "module": _module_name(), "is_hands_free": _is_hands_free()}
+    program = {"root": root, "module": _module_name(), "is_hands_free": _is_hands_free()}
+    return {**read_environment(), **program, "age_secs": round(age_secs(), 3)}
 
 
 def _is_hands_free() -> bool:

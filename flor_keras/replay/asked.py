@@ -31,7 +31,10 @@ def parse_probes(probes: Iterable[str], metrics: Iterable[str]) -> list[dict[str
     found = [*map(_probe, probes), *map(_metric, metrics)]
     for name in {probe["name"] for probe in found}:
         if sum(probe["name"] == name for probe in found) > 1:
-            raise UsageError(f"Two probes would log under {name!r}. Ask for one of them at a time.")
+            raise UsageError(
+                f"Two probes would log under {name!r}. Ask for one of them at a time, or give your function or metric "
+                "another name."
+            )
     return found
 
 
@@ -134,7 +137,10 @@ def _evaluated(expression: str) -> Any:
     try:
         metric = eval(expression, {"keras": keras, "tf": tf, "np": np})
     except Exception as error:
-        raise ReplayError(f"The metric {expression} failed: {type(error).__name__}: {error}") from error
+        raise ReplayError(
+            f"The metric {expression} failed: {type(error).__name__}: {error}. It may use keras, tf and np; give "
+            'something like --metric auc="keras.metrics.AUC()".'
+        ) from error
     return keras.metrics.get(metric)
 
 

@@ -69,7 +69,10 @@ def _compiled(expression: str) -> Any:
     try:
         return compile(ast.parse(expression, mode="eval"), "--bisect", "eval")
     except SyntaxError as error:
-        raise UsageError(f"--bisect {expression!r} is not a Python expression: {error.msg}.") from error
+        raise UsageError(
+            f"--bisect {expression!r} is not a Python expression: {error.msg}. Give something like --bisect "
+            '"num_not_finite > 0".'
+        ) from error
 
 
 class _Search:
@@ -108,7 +111,7 @@ class _Search:
         except Exception as error:
             raise UsageError(
                 f"--bisect failed: {type(error).__name__}: {error}. It may use {', '.join(self.plan.names)}, np, isnan, isinf "
-                "and isfinite."
+                f'and isfinite; give something like --bisect "isnan({self.plan.names[0]})".'
             ) from error
 
     def result(self, place: Place | None) -> Found:

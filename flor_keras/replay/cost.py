@@ -15,8 +15,8 @@ from flor_keras.replay.segments import Place, places
 from flor_keras.store.database import Store
 from flor_keras.store.replay_tables import ReplayRow
 
-# Where nothing was measured yet. Importing TensorFlow and Keras takes most of a start.
-_IMPORT_SECS = 6.0
+# Where nothing was measured yet.
+_IMPORT_SECS = 6.0  # of TensorFlow and Keras, most of a start
 _RESTORE_SECS = 0.03
 _RESTORE_BYTES_PER_SEC = 400e6
 _EVAL_SHARE = 0.3  # of an epoch's training
@@ -84,9 +84,9 @@ def costs_of(store: Store, plan: Plan) -> Costs:
     epoch_secs = _epoch_secs(loops, checkpoints)
     usual = statistics.median(epoch_secs.values()) if epoch_secs else 0.0
     is_redone = Level.STEP.value in plan.levels.values()
-    started_at = store.run(plan.run).started_at
+    run = store.run(plan.run)
     known = _Known([row for row in store.replays(plan.run) if row.report and row.report.get("workers")], plan)
-    setup_secs = max(0.0, loops[0].started_at - started_at) if loops else 0.0
+    setup_secs = max(0.0, loops[0].started_at - run.started_at) if loops else 0.0
     num_bytes = max((c.num_bytes for c in checkpoints), default=0)
     restore_secs = _RESTORE_SECS + num_bytes / _RESTORE_BYTES_PER_SEC
     visit_secs = restore_secs + (_EVAL_SHARE * usual if Level.EVAL.value in plan.levels.values() else 0.0)
@@ -101,7 +101,9 @@ def costs_of(store: Store, plan: Plan) -> Costs:
     startup = known.median("startup_secs", any_level=True)
     first_secs = known.median("first_secs")
     return Costs(
-        startup_secs=_IMPORT_SECS + setup_secs if startup is None else startup,
+        startup_secs=(run.environment.get("age_secs") or _IMPORT_SECS) + setup_secs
+        if startup is None
+        else startup,
         first_secs=guessed_first if first_secs is None else first_secs,
         visit_secs=visit_secs,
         epoch_secs={place: min(secs, 2 * usual) for place, secs in epoch_secs.items()},

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from flor_keras.replay.launch import Launcher, Worker, deal_devices, launcher
 from flor_keras.replay.merge import merge_reports, merge_verdicts
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.pool import Pool
+from flor_keras.replay.scratch import scratch_folder
 from flor_keras.replay.segments import divide, places
 from flor_keras.store.database import Store
 
@@ -132,7 +130,7 @@ class _Replay:
         if len(segments) == 1:
             devices = [{}]
         with (
-            _scratch_folder() as scratch,
+            scratch_folder() as scratch,
             launcher(self._plan, len(segments), self._folder / "output.log") as starter,
         ):
 
@@ -178,15 +176,6 @@ class _Replay:
         report["log"] = str(self._log_path(failed, max(1, len(reports))))
         report["workers"] = [one.get("timings") for one in reports]
         return report
-
-
-@contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    scratch = Path(tempfile.mkdtemp(prefix="flor_keras-replay-"))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _raise_on_failure(plan: Plan, report: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from flor_keras.epochs import parse_epochs
 from flor_keras.errors import ReplayError, UsageError
 from flor_keras.instrument.carried import carried_between_epochs
 from flor_keras.instrument.changes import difference, forbidden_changes
@@ -22,7 +23,6 @@ from flor_keras.instrument.loglines import LogLine, Program
 from flor_keras.instrument.sources import read_sources
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.replay.asked import parse_probes
-from flor_keras.replay.epochs import parse_epochs
 from flor_keras.store.database import Store
 from flor_keras.store.run_tables import RunRow
 
@@ -119,7 +119,10 @@ def make_plan(store: Store, request: Request) -> Plan:
     program = Program(script, current, bool(run.environment.get("is_hands_free")))
     probes = parse_probes(request.probes, request.metrics)
     if not request.names and not probes:
-        raise UsageError("Nothing was asked for: give a NAME the program logs, --probe or --metric.")
+        raise UsageError(
+            "Nothing was asked for; expected a NAME the program logs, a probe or a metric. Type, for example: "
+            f"flor-keras replay {request.script} --probe weight_norm"
+        )
     levels = {name: _level(name, program, store, run, request.level) for name in request.names}
     levels |= {probe["name"]: _probe_level(probe, request) for probe in probes}
     level = reduce(dearest, levels.values())
@@ -140,9 +143,9 @@ def make_plan(store: Store, request: Request) -> Plan:
         names=list(levels),
         level=level.value,
         levels={name: one.value for name, one in levels.items()},
-        epochs=_epochs(store, run, set(levels.values()), request.epochs),
+        epochs=epochs_to_visit(store, run, set(levels.values()), request.epochs),
         num_loops=len(loops),
-        steps=_steps(loops, store.checkpoints(run.id), request.steps),
+        steps=_steps(loops, store.checkpoints(run.id), request, levels),
         is_in_every_loop=any(_is_at_the_ends_of_loops(line) for line in lines),
         is_in_graph=any(_is_in_graph(line) for line in lines) or any(p["is_in_graph"] for p in probes),
         reaching=reaching,
@@ -203,13 +206,22 @@ def _continued(store: Store, plan: Plan) -> Plan:
 
 
 def _steps(
-    loops: list[LoopRecord], checkpoints: list[CheckpointRecord], asked: str | None
+    loops: list[LoopRecord],
+    checkpoints: list[CheckpointRecord],
+    request: Request,
+    levels: Mapping[str, Level],
 ) -> list[int] | None:
-    if asked is None:
+    if request.steps is None:
         return None
+    if Level.STEP not in levels.values():
+        found = ", ".join(f"{name} (level {level.value})" for name, level in levels.items())
+        raise UsageError(
+            f"--steps {request.steps} chooses among steps that are made again, and none are for {found}. "
+            "Leave --steps out, or give --level step."
+        )
     known = [loop.steps for loop in loops if loop.steps]
     known += [checkpoint.step for checkpoint in checkpoints if checkpoint.step]  # of custom loops
-    return parse_epochs(asked, range(max(known)) if known else range(1 << 20), "step")
+    return parse_epochs(request.steps, range(max(known)) if known else range(1 << 20), "step")
 
 
 def _is_at_the_ends_of_loops(line: LogLine) -> bool:
@@ -226,7 +238,9 @@ def _is_in_graph(line: LogLine) -> bool:
 def _find_run(store: Store, request: Request) -> RunRow:
     script = request.script.resolve()
     if not script.is_file():
-        raise UsageError(f"There is no file {request.script}. Give the script of a recorded run.")
+        raise UsageError(
+            f"There is no file {request.script}. Give the script of a recorded run; `flor-keras runs` lists them."
+        )
     if request.run is not None:
         run = store.run(request.run)
         if run.script != str(script):
@@ -277,7 +291,7 @@ def _level(name: str, program: Program, store: Store, run: RunRow, override: str
     )
 
 
-def _epochs(store: Store, run: RunRow, levels: set[Level], asked: str | None) -> dict[str, list[int]]:
+def epochs_to_visit(store: Store, run: RunRow, levels: set[Level], asked: str | None) -> dict[str, list[int]]:
     """Return the epochs to visit of each loop, where the levels need any."""
     if not levels & {Level.EPOCH, Level.EVAL, Level.STEP}:
         return {}

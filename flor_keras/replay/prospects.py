@@ -9,6 +9,7 @@ from typing import Any
 
 from flor_keras.checkpoint import bundle
 from flor_keras.environment import HASH_SEED, Difference, differences, read_environment
+from flor_keras.epochs import spelled
 from flor_keras.errors import CheckpointError
 from flor_keras.instrument.doctor import (
     EXACT,
@@ -20,7 +21,6 @@ from flor_keras.instrument.doctor import (
     with_fine_parts,
 )
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
-from flor_keras.replay.epochs import spelled
 from flor_keras.store.database import Store
 from flor_keras.store.run_tables import RunRow
 

@@ -77,8 +77,16 @@ class Replayer:
             position = position._replace(step=position.step + step_offset)
         if (name, position) in self._recorded:
             self._here.compare(name, position, self._recorded[name, position], value)
-        if name in self._names and self._is_asked(position):
+        if self.is_wanted(name) and self._is_asked(position):
             self._pending.append(Entry(name, value, position))
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether values under a name are asked for."""
+        return name in self._names
+
+    def settle(self) -> None:
+        """Have everything logged so far in the store."""
+        self.flush()
 
     def report(self, message: str) -> None:
         """Leave the message in the worker's output, and for where nothing comes of the replay."""

@@ -218,8 +218,11 @@ class Visit(DataSource):
 
     def take_logs(self, epoch: int, logs: dict[str, Any]) -> dict[str, Any]:
         """Compare recomputed logs with the recorded ones, log new ones; return what hooks are to get."""
+        position = Position(self.loop, epoch)
         for name, value in logs.items():
-            self.replayer.log(name, value)
+            is_recorded = self.replayer.recorded_value(name, position) is not None
+            if self.is_redone or is_recorded or name.startswith("val_"):
+                self.replayer.log(name, value)  # any other metric has seen no step of this epoch
         recorded = self.manifest(self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)).get("logs", {})
         return dict(logs) if self.is_redone else {**logs, **recorded}
 

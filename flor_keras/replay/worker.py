@@ -24,11 +24,13 @@ from flor_keras.replay.guard.quiet import quiet_program
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.store import layout
+from flor_keras.store.process import age_secs
 
 
 def main(words: list[str]) -> None:
     """Run the program the plan names and tell what happened; ends the process."""
-    began, is_forked = time.monotonic(), "tensorflow" in sys.modules
+    is_forked = "tensorflow" in sys.modules
+    began = time.monotonic() - age_secs()
     plan_path, replay, scratch, descriptor = words
     events = os.fdopen(int(descriptor), "w", buffering=1)
     told: list[tuple[float, dict[str, Any]]] = []

@@ -39,7 +39,9 @@ def choose_workers(asked: str, plan: Plan, costs: Costs, machine: Machine) -> tu
       UsageError: ``asked`` is neither.
     """
     if asked != AUTO and not (asked.isdigit() and int(asked)):
-        raise UsageError(f"--workers is {asked!r}; expected a number from 1 up, or auto.")
+        raise UsageError(
+            f"--workers is {asked!r}; expected a number from 1 up, or auto. Type, for example: --workers 2"
+        )
     fitting = _fitting(costs, machine)
     num_places = max(1, len(places(plan)))
     if asked != AUTO:

@@ -1,9 +1,10 @@
-"""Which process records a run, and whether it still lives. A pid alone would lie once it is used again."""
+"""Which process records a run, how old it is, and whether it still lives. A pid alone would lie once it is used again."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 
@@ -11,6 +12,14 @@ def process_identity() -> tuple[int, str, str]:
     """Return pid, host and start time of this process, as a `RunRecord` wants them."""
     pid = os.getpid()
     return pid, socket.gethostname(), _started(pid) or ""
+
+
+def age_secs() -> float:
+    """Return how long ago this process started, its interpreter's start included; 0 where the system does not tell."""
+    started = _started(os.getpid())
+    if started is None:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
 
 
 def is_gone(pid: int, host: str, process_started: str) -> bool:

@@ -94,14 +94,19 @@ class ReplayTables(Connection):
         verdict: Verdict | None,
         max_abs_diff: float | None,
         report: dict[str, Any],
+        names: list[str] | None = None,
     ) -> None:
-        """Say how a replay ended and what comparing it with the record gave."""
+        """Say how a replay ended, what comparing it with the record gave, and its names if they were not known before."""
         word = None if verdict is None else verdict.value
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE replays SET status = ?, seconds = ?, verdict = ?, max_abs_diff = ?, report = ? "
-                "WHERE id = ?",
-                (str(status), seconds, word, max_abs_diff, to_json(report), replay),
+                "UPDATE replays SET status = ?, seconds = ?, verdict = ?, max_abs_diff = ?, report = ?, "
+                "names = ifnull(?, names) WHERE id = ?",
+                (
+                    *(str(status), seconds, word, max_abs_diff, to_json(report)),
+                    None if names is None else to_json(names),
+                    replay,
+                ),
             )
 
     def replays(self, run: str) -> list[ReplayRow]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flor_keras.epochs import parse_epochs
 from flor_keras.errors import UsageError
-from flor_keras.replay.epochs import parse_epochs
 
 
 @pytest.mark.parametrize(

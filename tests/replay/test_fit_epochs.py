@@ -259,6 +259,17 @@ ERRORS = {
         "has no epoch 9 to replay; it has 0-3",
     ),
     "no epochs at all": (["train.py", "hindsight", "--epochs", "x"], "--epochs has 'x'"),
+    "steps where none are made again": (
+        ["train.py", "hindsight", "--steps", "0:3"],
+        "none are for hindsight (level epoch). Leave --steps out, or give --level step",
+    ),
+    "nothing asked for": (["train.py"], "flor-keras replay train.py --probe weight_norm"),
+    "a number of workers that is none": (
+        ["train.py", "hindsight", "--workers", "0"],
+        "for example: --workers 2",
+    ),
+    "two probes of one name": (["train.py", *["--metric", "a=1"] * 2], "another name"),
+    "a search for nothing": (["train.py", "hindsight", "--bisect", ">"], '--bisect "num_not_finite > 0"'),
     "a store that is not there": (["train.py", "hindsight", "--store", "nowhere"], "No store at"),
 }
 

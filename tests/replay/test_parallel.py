@@ -197,7 +197,7 @@ def test_a_program_that_changed_is_computed_anew_in_all_epochs(recorded):
 
 
 def test_a_line_that_carries_something_between_epochs_gets_one_worker_unless_asked(recorded):
-    carried = "self.total = getattr(self, 'total', 0) + 1"
+    carried = "self.total = getattr(self, 'total', 0) + 1; print(self.total)"
     recorded.write("train.py", program(epoch=carried))
     shown = recorded.flor("replay", "train.py", "norm", "--dry-run")
     assert "1 only: the line carries something from one epoch to the next (train.py:" in shown.stdout

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from flor_keras.errors import UsageError
 from flor_keras.instrument.carried import carried_between_epochs
 from flor_keras.instrument.scopes import FunctionId
-from flor_keras.records import Verdict
-from flor_keras.replay.cost import Costs
+from flor_keras.records import LoopRecord, Verdict
+from flor_keras.replay.cost import Costs, costs_of
 from flor_keras.replay.launch import deal_devices
 from flor_keras.replay.merge import merge_reports
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.segments import divide, places
 from flor_keras.replay.workers import Machine, choose_workers
+from flor_keras.store.database import Store
 
 PLAN = Plan(
     **dict.fromkeys(("store", "run", "script", "root", "cwd"), "x"),
@@ -63,6 +64,16 @@ def test_the_lead_in_of_a_place_is_what_lies_between_it_and_the_nearest_checkpoi
         COSTS, is_redone=True, visit_secs=0.0, epoch_secs={(0, e): 2.0 for e in range(9)}, ends={(0, 3)}
     )
     assert [costs.of_lead_in((0, epoch)) for epoch in (0, 2, 4, 6)] == [0.0, 4.0, 0.0, 4.0]
+
+
+def test_a_start_takes_what_it_took_when_the_run_was_recorded(tmp_path, run_record):
+    record = run_record(environment={"age_secs": 4.0})
+    loop = {"kind": "fit", "name": None, "initial_epoch": 0, "epochs": 8, "steps": 2}
+    with Store.open(tmp_path, create=True) as store:
+        store.begin_run(record)
+        store.begin_loop(LoopRecord(run=record.id, loop=0, started_at=record.started_at + 1.5, **loop))
+        costs = costs_of(store, replace(PLAN, run=record.id))
+    assert costs.startup_secs == pytest.approx(5.5)
 
 
 @pytest.mark.parametrize(
@@ -142,31 +153,70 @@ class Look(Callback):
     def on_epoch_end(self, epoch, logs):
         {line}
         flor.log("norm", 1)
+"""
+PLAIN = """
 def plain(model, seen):
     {line}
     flor.log("norm", 1)
 """
+LOOK = [FunctionId("train.py", 7, "Look.on_epoch_end")]
 
 
-@pytest.mark.parametrize("line", ["x = 1", "x = []; x.append(epoch)", "print(epoch)", "logs = dict(logs)"])
+NOT_CARRIED = [
+    *("x = 1", "x = []; x.append(epoch)", "print(epoch)", "logs = dict(logs)"),
+    # changed, and never read but to change it, or set before it is read
+    *("self.steps += 1", "self.steps = getattr(self, 'steps', 0) + 1", "self.seen.append(epoch)"),
+    *("self.last = 1; print(self.last)", "self.last = epoch; self.last += 1; print(self.last)"),
+    "self.by[epoch] = 1",
+]
+
+
+@pytest.mark.parametrize("line", NOT_CARRIED)
 def test_what_stays_inside_of_an_epoch_is_not_carried(line):
     source = {"train.py": CALLBACK.format(line=line)}
-    functions = [FunctionId("train.py", 7, "Look.on_epoch_end"), FunctionId("train.py", 10, "plain")]
-    assert carried_between_epochs(source, functions) is None
+    assert carried_between_epochs(source, LOOK) is None
+    if "self" not in line:
+        functions = [FunctionId("train.py", 2, "plain")]
+        assert carried_between_epochs({"train.py": PLAIN.format(line=line)}, functions) is None
 
 
 @pytest.mark.parametrize(
-    "line", ["self.last = 1", "self.total += 1", "self.seen.append(epoch)", "self.by[epoch] = 1"]
+    ("line", "read"),
+    [
+        ("self.last = 1", "print(self.last)"),
+        ("self.total += 1", "print(self.total)"),
+        ("self.total += 1", "print(getattr(self, 'total'))"),
+        ("self.total += 1", "print(vars(self))"),
+        ("self.total += 1", "print(self.__dict__)"),
+        ("self.seen.append(epoch)", "self.last = self.seen[-1]"),
+        ("self.by[epoch] = 1", "print(self.by)"),
+    ],
 )
-def test_attributes_that_change_are_carried(line):
-    source = {"train.py": CALLBACK.format(line=line)}
-    assert (
-        carried_between_epochs(source, [FunctionId("train.py", 7, "Look.on_epoch_end")])
-        == f"train.py:8: {line}"
-    )
+def test_attributes_that_change_and_are_read_are_carried(line, read):
+    source = {"train.py": CALLBACK.format(line=f"{read}\n        {line}")}
+    carried = carried_between_epochs(source, LOOK)
+    assert carried is not None
+    method = f"class Other:\n    def look(self, look):\n        {read.replace('self', 'look')}\n"
+    source = {"train.py": CALLBACK.format(line=line), "other.py": method}
+    if "vars" not in read and "__dict__" not in read:
+        assert carried_between_epochs(source, LOOK) == f"train.py:8: {line}"
+
+
+def test_what_a_callback_sets_up_for_itself_is_not_carried():
+    source = """
+class Look(Callback):
+    def __init__(self, others):
+        others.append(self)
+        registry[0] = self
+        log(0)
+def log(value):
+    flor.log("norm", value)
+"""
+    functions = [FunctionId("train.py", 3, "Look.__init__"), FunctionId("train.py", 7, "log")]
+    assert carried_between_epochs({"train.py": source}, functions) is None
 
 
 @pytest.mark.parametrize("line", ["global total", "outside.append(1)", "outside[1] = 2", "outside.last = 3"])
 def test_outside_names_that_change_are_carried(line):
-    source = {"train.py": CALLBACK.format(line=line)}
-    assert carried_between_epochs(source, [FunctionId("train.py", 10, "plain")]) is not None
+    source = {"train.py": PLAIN.format(line=line)}
+    assert carried_between_epochs(source, [FunctionId("train.py", 2, "plain")]) is not None

@@ -13,6 +13,7 @@ from flor_keras.errors import StoreError, UsageError
 from flor_keras.records import CheckpointRecord, Entry, Kind, LoopRecord, Position, Status, Verdict
 from flor_keras.store import schema
 from flor_keras.store.database import Store
+from flor_keras.store.process import age_secs
 
 BEGIN_A_RUN = """
 import sys, time
@@ -334,3 +335,10 @@ def test_an_unknown_run_is_named(store):
 def test_an_environment_is_kept_as_json_whatever_it_holds(store, run_record):
     store.begin_run(run_record(environment={"odd": object, "number": np.float32(2)}))
     assert json.dumps(store.run("latest").environment)
+
+
+def test_a_process_knows_how_long_it_has_been_there():
+    before = age_secs()
+    program = "import time; time.sleep(0.2); from flor_keras.store.process import age_secs; print(age_secs())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0.2 <= float(done.stdout) <= age_secs() - before + 0.02  # the system counts hundredths of a second

@@ -28,7 +28,7 @@ def _part(part: str, available: Sequence[int], word: str) -> list[int]:
     if len(numbers) not in (1, 2, 3) or numbers == [None] or numbers[2:] == [0]:
         raise UsageError(
             f"--{word}s has {part!r}; expected {word}s such as 3, ranges such as 10:20 or 10:20:2, or a list of "
-            "them separated by commas."
+            f"them separated by commas. Type, for example: --{word}s 0:10"
         )
     if len(numbers) > 1:
         known = set(available)
