@@ -2,8 +2,8 @@
 # make test    all tests
 # make matrix  replay and resume every program of the exactness matrix; writes docs/exactness.md (half an hour)
 # make lint    ruff and mypy --strict
-# make bench   what recording costs, as ratios measured side by side
-# make bench-quick  the same for small sizes, in two minutes, without writing docs/benchmarks.md
+# make bench   what recording and replaying cost, as ratios measured side by side
+# make bench-quick  the same for small sizes, in three minutes, without writing docs/benchmarks.md
 # make docs    hold every command and code block of README.md and docs/ to the code
 # make setup   only the virtual environment; the others make it when they need it
 # make clean   take away what these made
@@ -38,12 +38,14 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/recording_parts.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/store_listing.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/export_cost.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/replay.py --page docs/benchmarks.md
 
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/snapshot.py --sizes 2 --rounds 3
 	$(BIN)/python benchmarks/recording_parts.py --megabytes 2 --epochs 6
 	$(BIN)/python benchmarks/store_listing.py --runs 50 --entries 5000 --rounds 2
 	$(BIN)/python benchmarks/export_cost.py --megabytes 2 --rounds 3
+	$(BIN)/python benchmarks/replay.py --parts epochs steps --epochs 6 --training-secs 5 --step-secs 5 --rounds 1
 
 docs: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/test_docs.py

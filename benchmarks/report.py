@@ -13,7 +13,7 @@ from pathlib import Path
 _PACKAGES = ("flor-keras", "tensorflow", "keras", "numpy", "orbax-checkpoint")
 _TITLE = """# Benchmarks
 
-What recording costs, measured by the programs in `benchmarks/`. `make bench` writes this page, `make
+What recording and replaying cost, measured by the programs in `benchmarks/`. `make bench` writes this page, `make
 bench-quick` prints the same tables for small sizes. Everything one table compares was measured in the same
 minutes on the same machine, turn by turn, so read the ratios; another machine has other absolute figures.
 """
