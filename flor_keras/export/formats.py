@@ -51,14 +51,19 @@ def export(checkpoint: Path, which: Which, form: str, out: Path, is_replacing: b
       what loading the file needs beyond the file itself, and what the format leaves out; None where nothing.
 
     Raises:
-      UsageError: the format is unknown or not possible for this model, or ``out`` exists.
+      UsageError: the format is unknown or not possible for this model, or ``out`` exists or cannot be written.
       CheckpointError: the checkpoint is damaged.
     """
     check_name(out, form)
     check_free(out, is_replacing)
     found = graph_for(which, checkpoint, form)
-    with written_beside(out, is_replacing) as temporary:
-        _WRITERS[form](found, checkpoint, temporary)
+    try:
+        with written_beside(out, is_replacing) as temporary:
+            _WRITERS[form](found, checkpoint, temporary)
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be written: {error}. Nothing of it is left. Give a place that has room and that you may write to."
+        ) from error
     needs = [keras_archive.needed_to_load(found)] if form == "keras" else []
     left_out = found.described.get("left_out") if form in ("keras", "weights.h5") else None
     if left_out:

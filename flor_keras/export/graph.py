@@ -212,19 +212,14 @@ def _write_rest(saved: internals.SavedGraph, names: _Names, prefix: Path) -> dic
 
 def write_bundle(prefix: Path, contents: Mapping[str, Content]) -> None:
     """Write tensors under their keys as a native TensorFlow bundle."""
-    write_tensors(prefix, {key: as_tensor(content) for key, content in contents.items()})
-
-
-def write_tensors(prefix: Path, tensors: Mapping[str, Any]) -> None:
-    """Write TensorFlow tensors under their keys as a native TensorFlow bundle."""
     import tensorflow as tf
 
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=str(prefix),
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=list(tensors.values()),
+            tensor_names=list(contents),
+            shape_and_slices=[""] * len(contents),
+            tensors=[as_tensor(content) for content in contents.values()],
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 import zipfile
 from collections import deque
@@ -32,12 +31,8 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
     ):
         archive.writestr("metadata.json", json.dumps(metadata))
         archive.writestr("config.json", found.file(graph.CONFIG).read_bytes())
-        with (
-            tempfile.NamedTemporaryFile(dir=out.parent, suffix=".h5") as laid_out,
-            archive.open(_WEIGHTS, "w", force_zip64=True) as weights,
-        ):
-            placed = weights_h5.lay_out(found, checkpoint, Path(laid_out.name))
-            for piece in weights_h5.pieces(Path(laid_out.name), placed):
+        with archive.open(_WEIGHTS, "w", force_zip64=True) as weights:
+            for piece in weights_h5.pieces(found, checkpoint):
                 for at in range(0, len(piece), _CHUNK_BYTES):
                     weights.write(piece[at : at + _CHUNK_BYTES])
         for name, path in found.files_below(graph.KERAS_ASSETS).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from flor_keras.checkpoint.mapped import array_of, bytes_of, map_checkpoint, write_all
 from flor_keras.export import graph
 from flor_keras.export.kept import Graph
+from flor_keras.export.scattered import Scattered
 
 
 class Placed(NamedTuple):
@@ -23,37 +23,30 @@ class Placed(NamedTuple):
 
 def write(found: Graph, checkpoint: Path, out: Path) -> None:
     """Write a file that `model.load_weights` reads."""
-    placed = lay_out(found, checkpoint, out)
-    with out.open("r+b", buffering=0) as file:
-        for offset, value in placed:
-            file.seek(offset)
-            write_all(file, bytes_of(value))
+    with out.open("wb", buffering=0) as file:
+        for piece in pieces(found, checkpoint):
+            write_all(file, piece)
 
 
-def pieces(laid_out: Path, placed: list[Placed]) -> Iterator[memoryview]:
-    """Yield the bytes of a file that was laid out, with its values, in order."""
-    with laid_out.open("rb") as file:
-        around = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    at = 0
-    for offset, value in placed:
-        yield around[at:offset]
-        yield bytes_of(value)
-        at = offset + value.nbytes
-    yield around[at:]
+def pieces(found: Graph, checkpoint: Path) -> Iterator[memoryview]:
+    """Yield the bytes of such a file in order.
 
-
-def lay_out(found: Graph, checkpoint: Path, out: Path) -> list[Placed]:
-    """Write a file that has room for the values and all else; return them in the order of the file.
-
-    So HDF5 neither copies them nor decides where they go from: an archive takes them straight from the checkpoint.
+    HDF5 lays the file out in memory and is not given the values, so it neither copies them nor decides where they go from:
+    they come straight from the checkpoint.
     """
     import h5py
 
     wanted = found.names("weights.h5")
     values = {name: array_of(at) for name, at in map_checkpoint(checkpoint, wanted.__contains__).items()}
-    with h5py.File(out, "w") as file:
+    around = Scattered()
+    with h5py.File(around, "w") as file:
         placed = [at for group in found.groups for at in _lay_out_group(file, group, values)]
-    return sorted(placed, key=lambda at: at.offset)
+    around.seek(0)
+    for offset, value in sorted(placed, key=lambda at: at.offset):
+        yield memoryview(around.read(offset - around.tell()))
+        yield bytes_of(value)
+        around.seek(offset + value.nbytes)
+    yield memoryview(around.read(around.num_bytes - around.tell()))
 
 
 def _lay_out_group(file: Any, group: dict[str, Any], values: dict[str, np.ndarray]) -> Iterator[Placed]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import shutil
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -218,6 +220,21 @@ def test_a_checkpoint_is_not_exported_over_what_is_there(store, tmp_path):
     end(store, 2).export(out, overwrite=True)
     assert (out / "variables" / "variables.data-00000-of-00001").read_bytes() != before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_that_does_not_fit_on_the_disk_leaves_nothing_behind_and_says_so(store, tmp_path, form):
+    checkpoint = end(store)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot be written.*Give a place that has room"):
+            checkpoint.export(tmp_path / f"out{suffix(form)}", form)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [path.name for path in tmp_path.iterdir()] == ["spoilt"]
 
 
 @pytest.mark.parametrize(("form", "name"), [("keras", "out.h5"), ("weights.h5", "out.h5"), ("onnx", "out")])
