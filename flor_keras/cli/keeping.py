@@ -51,7 +51,7 @@ def prune(
 ) -> None:
     """Remove checkpoints of RUN, keeping what any of the rules keeps. Logged values stay.
 
-    The start and end of each loop always stay, and so does what other checkpoints refer to. Without --yes nothing is removed.
+    The start and end of each loop always stay, the last epoch of one that broke off, and what other checkpoints refer to. Without --yes nothing is removed.
 
     JSON: {"run", "is_done", "removed", "kept", "referred", "freed_bytes", "kept_bytes"}; lists of {"loop", "epoch", "path"}.
     """

@@ -1,8 +1,8 @@
 """Choosing which checkpoints of a run stay, and removing the others so that a kill at any moment leaves a whole store.
 
 Rows are marked first, then folders removed, then rows dropped: a marked row is no checkpoint any more for anyone who
-reads, and the next prune finishes what was begun. The start and the end of each loop always stay: a replay and a
-resume need them. So does what others refer to, because their values lie in its bundle.
+reads, and the next prune finishes what was begun. The start and the end of each loop always stay, and the last epoch
+of a loop that broke off: a replay and a resume need them. So does what others refer to, because their values lie in its bundle.
 """
 
 from __future__ import annotations
@@ -114,14 +114,26 @@ def plan_prune(store: Path, ref: str, policy: Policy) -> Plan:
     return plan
 
 
+def _last_of_broken_loops(rows: list[CheckpointRecord]) -> set[Epoch]:
+    """Return the last epoch of each loop that has no end: where the run would be resumed."""
+    ended = {row.loop for row in rows if row.kind is Kind.AFTER}
+    found: dict[int, int] = {}
+    for row in rows:
+        if row.loop not in ended:
+            found[row.loop] = max(row.epoch, found.get(row.loop, 0))
+    return set(found.items())
+
+
 def _divided(
     run: RunRow, rows: list[CheckpointRecord], references: Mapping[str, set[str]], keeps: set[Epoch]
 ) -> Plan:
     plan = Plan(run)
+    keeps = keeps | _last_of_broken_loops(rows)
     plan.kept = [row for row in rows if row.kind in _ALWAYS_KEPT or (row.loop, row.epoch) in keeps]
-    needed = _needed(references, [row.path for row in plan.kept])
+    kept = {row.path for row in plan.kept}
+    needed = _needed(references, kept)
     for row in rows:
-        if row not in plan.kept:
+        if row.path not in kept:
             (plan.referred if row.path in needed else plan.removed).append(row)
     return plan
 

@@ -114,6 +114,14 @@ def test_a_budget_drops_the_oldest_first_and_the_best_last(store):
     assert epochs(store) == [1, 5]
 
 
+def test_the_last_epoch_of_a_loop_that_broke_off_stays_for_resuming_it(store):
+    with sqlite3.connect(store / "flor.db") as database:
+        database.execute("DELETE FROM checkpoints WHERE kind = 'after'")
+    for policy, expected in ((Policy(every=3), [0, 3, 5]), (Policy(max_bytes=1), [5])):
+        prune(store, plan_prune(store, "latest", policy))
+        assert epochs(store) == expected
+
+
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
