@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-_PACKAGES = ("flor-keras", "tensorflow", "keras", "numpy", "orbax-checkpoint")
+_PACKAGES = ("flor-keras", "tensorflow", "keras", "numpy", "orbax-checkpoint", "mlflow-skinny", "flordb")
 _TITLE = """# Benchmarks
 
 What recording and replaying cost, measured by the programs in `benchmarks/`. `make bench` writes this page, `make

@@ -58,3 +58,17 @@ def test_recording_parts_the_listing_and_exports_join_the_same_page(tmp_path):
     cases = ["arrays", "tf.data", "tf.data, shuffle(256)", "tf.data, shuffle(256) and repeat()"]
     commands = ["flor-keras runs", "flor-keras runs --json", "flor-keras show latest", "flor-keras logs loss"]
     assert list(filter(None, rows(text))) == ["an empty Python program", *commands, *cases, *FORMATS]
+
+
+def test_whole_programs_and_logged_scalars_are_measured(tmp_path):
+    page, kept = tmp_path / "page.md", tmp_path / "kept.json"
+    tiny = ["--seconds", "0.2", "--rounds", "1", "--ways", "--workloads", "tiny model, very short epochs"]
+    first = section("overhead.py", page, *tiny, "--kept", str(kept))
+    again = section("overhead.py", page, *tiny, "--kept", str(kept))
+    assert rows(first) == rows(again) == ["", "tiny model, very short epochs"] * 2
+    assert first.count("no workload above 1/15") == 1
+    quick = ["--entries", "500", "--rounds", "1", "--ways", "flor_keras flor.log"]
+    frames = ["Run.dataframe()", "pandas.read_sql + pivot", "pandas.read_sql alone"]
+    text = section("logged_scalars.py", page, *quick)
+    assert list(filter(None, rows(text)))[2:] == ["flor_keras flor.log", *frames]
+    assert text.count("not measured: at least 50 times cheaper than") == 3

@@ -1,0 +1,220 @@
+"""One workload, trained plainly and saved in several ways, turn by turn, in a process of its own.
+
+Run by `overhead.py`, as ``python overhead_trainer.py WORKLOAD SECONDS ROUNDS FOLDER WAY...``. It writes a line of JSON for each
+turn into ``FOLDER/turns.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+from workloads import WORKLOADS, Workload
+
+_WARM_STEPS, _MEASURED_STEPS = 5, 40
+_SAVES_IN_ONE_EPOCH = 10
+
+
+class Way:
+    """A way to save while training: a callback, and what there is to do and to ask after `fit`."""
+
+    def __init__(self, callback: keras.callbacks.Callback | None = None) -> None:
+        self.callback = callback
+
+    def finish(self) -> dict[str, float]:
+        """Return when nothing is written any more, with what the way itself knows of its cost."""
+        return {}
+
+
+class FlorKeras(Way):
+    """The product."""
+
+    def __init__(self, folder: Path, save_freq: Any) -> None:
+        import flor_keras
+
+        self._store = folder / "store"
+        super().__init__(flor_keras.FlorKeras(store=self._store))
+
+    def finish(self) -> dict[str, float]:
+        import flor_keras
+        from flor_keras import session
+
+        cost = session.current().checkpoints.cost
+        session.current().close()
+        session.begin(None)
+        run = flor_keras.run("latest", self._store)
+        return {
+            "worker_cpu_secs": cost.worker_cpu_secs,
+            "num_checkpoints": len(run.checkpoints),
+            "checkpoint_bytes": bytes_in(self._store / "runs" / run.id / "checkpoints"),
+        }
+
+
+def _backup_and_restore(folder: Path, save_freq: Any) -> Way:
+    return Way(keras.callbacks.BackupAndRestore(str(folder), save_freq=save_freq, delete_checkpoint=False))
+
+
+def _model_checkpoint(folder: Path, save_freq: Any) -> Way:
+    name = "{epoch:05d}.keras" if save_freq == "epoch" else "{epoch:05d}-{batch:06d}.keras"
+    return Way(keras.callbacks.ModelCheckpoint(str(folder / name), save_freq=save_freq))
+
+
+def _orbax_checkpoint(folder: Path, save_freq: Any) -> Way:
+    return Way(keras.callbacks.OrbaxCheckpoint(str(folder), save_freq=save_freq, max_to_keep=None))
+
+
+class MLflow(Way):
+    """MLflow's callback, with its store of files."""
+
+    def __init__(self, folder: Path, save_freq: Any) -> None:
+        os.environ |= {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        import mlflow
+        from mlflow.tensorflow import MlflowModelCheckpointCallback
+
+        mlflow.set_tracking_uri((folder / "mlruns").as_uri())
+        self._end = mlflow.end_run
+        mlflow.start_run()
+        super().__init__(MlflowModelCheckpointCallback(save_best_only=False, save_freq=save_freq))
+
+    def finish(self) -> dict[str, float]:
+        self._end()
+        return {}
+
+
+PLAIN, FLOR = "plain", "FlorKeras"
+WAYS: dict[str, Callable[[Path, Any], Way]] = {
+    PLAIN: lambda folder, save_freq: Way(),
+    FLOR: FlorKeras,
+    "BackupAndRestore": _backup_and_restore,
+    "ModelCheckpoint": _model_checkpoint,
+    "OrbaxCheckpoint": _orbax_checkpoint,
+    "MLflow": MLflow,
+}
+
+
+class Stopwatch:
+    """Adds up the time inside of functions; what they call of each other counts once."""
+
+    def __init__(self) -> None:
+        self.secs = 0.0
+        self._is_running = False
+
+    def watch(self, owner: Any, names: list[str]) -> None:
+        """Time some of the methods of an object or a class."""
+        for name in names:
+            setattr(owner, name, self._timed(getattr(owner, name)))
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._is_running:
+                return function(*args, **kwargs)
+            self._is_running, began = True, time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.secs += time.perf_counter() - began
+                self._is_running = False
+
+        return timed
+
+
+def watch_saving(way: str, callback: keras.callbacks.Callback, stopwatch: Stopwatch) -> None:
+    """Have everything timed that a way does inside of `fit`."""
+    if way == FLOR:
+        from flor_keras.recording.fit import FitLoop
+
+        if not hasattr(FitLoop, "is_watched"):
+            FitLoop.is_watched = True
+            public = [name for name, value in vars(FitLoop).items() if callable(value) and name[0] != "_"]
+            stopwatch.watch(FitLoop, public)
+        return
+    hooks = ("train_begin", "train_batch_begin", "train_batch_end", "epoch_begin", "epoch_end", "train_end")
+    stopwatch.watch(callback, [f"on_{hook}" for hook in hooks])
+
+
+class Trainer:
+    """Trains one workload again and again, with the same compiled model."""
+
+    def __init__(self, workload: Workload, secs: float, folder: Path) -> None:
+        keras.utils.set_random_seed(0)
+        self._folder = folder
+        self._batch_size = workload.batch_size
+        self._model = workload.build()
+        step_secs = self._step_secs(workload)
+        num_steps = max(1, round(secs * workload.epoch_share / step_secs))
+        self._x, self._y = workload.data(num_steps * workload.batch_size)
+        self._num_epochs = max(1, round(secs / (num_steps * step_secs)))
+        self._save_freq = "epoch" if self._num_epochs > 1 else max(1, num_steps // _SAVES_IN_ONE_EPOCH)
+        self._watch_flor = Stopwatch()
+
+    def _step_secs(self, workload: Workload) -> float:
+        for num_steps in (_WARM_STEPS, _MEASURED_STEPS):
+            x, y = workload.data(num_steps * workload.batch_size)
+            began = time.perf_counter()
+            self._model.fit(x, y, batch_size=workload.batch_size, verbose=0)
+        return (time.perf_counter() - began) / _MEASURED_STEPS
+
+    def turn(self, way: str) -> dict[str, Any]:
+        """Train once, saving in one way; return what that took."""
+        folder = self._folder / "turn"
+        folder.mkdir()
+        chosen = WAYS[way](folder, self._save_freq)
+        stopwatch = self._watch_flor if way == FLOR else Stopwatch()
+        stopwatch.secs = 0.0
+        if chosen.callback is not None:
+            watch_saving(way, chosen.callback, stopwatch)
+        callbacks = [] if chosen.callback is None else [chosen.callback]
+        cpu, began = time.process_time(), time.perf_counter()
+        self._model.fit(
+            self._x,
+            self._y,
+            batch_size=self._batch_size,
+            epochs=self._num_epochs,
+            verbose=0,
+            callbacks=callbacks,
+        )
+        trained = time.perf_counter()
+        known = chosen.finish()
+        ended = time.perf_counter()
+        measured = {
+            "way": way,
+            "wall_secs": ended - began,
+            "cpu_secs": time.process_time() - cpu,
+            "stall_secs": stopwatch.secs + (ended - trained if chosen.callback else 0.0),
+            "num_bytes": bytes_in(folder),
+            "num_epochs": self._num_epochs,
+            "state_bytes": self._state_bytes(),
+            **known,
+        }
+        shutil.rmtree(folder)
+        os.sync()  # else the disk would still be writing in the next one's turn
+        return measured
+
+    def _state_bytes(self) -> int:
+        variables = [*self._model.variables, *self._model.optimizer.variables]
+        return sum(variable.value.numpy().nbytes for variable in variables)
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main(workload: str, secs: float, rounds: int, folder: Path, ways: list[str]) -> None:
+    """Let all ways take their turns, in the other order every other round."""
+    trainer = Trainer(WORKLOADS[workload], secs, folder)
+    with (folder / "turns.jsonl").open("w", encoding="utf-8") as turns:
+        for number in range(rounds):
+            for way in ways if number % 2 == 0 else reversed(ways):
+                print(json.dumps(trainer.turn(way)), file=turns, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])
