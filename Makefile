@@ -38,6 +38,7 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/logged_scalars.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/snapshot.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/recording_parts.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/loop_overhead.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/store_listing.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/export_cost.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/replay.py --page docs/benchmarks.md
@@ -47,6 +48,7 @@ bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/logged_scalars.py --entries 20000 --rounds 1
 	$(BIN)/python benchmarks/snapshot.py --sizes 2 --rounds 3
 	$(BIN)/python benchmarks/recording_parts.py --megabytes 2 --epochs 6
+	$(BIN)/python benchmarks/loop_overhead.py --steps 1000 --rounds 3 --repeats 1
 	$(BIN)/python benchmarks/store_listing.py --runs 50 --entries 5000 --rounds 2
 	$(BIN)/python benchmarks/export_cost.py --megabytes 2 --rounds 3
 	$(BIN)/python benchmarks/replay.py --parts epochs steps --epochs 6 --training-secs 5 --step-secs 5 --rounds 1

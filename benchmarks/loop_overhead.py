@@ -1,19 +1,27 @@
-"""What a step of a custom loop costs more under `flor.record` and hands-free: 10,000 trivial steps, side by side.
+"""What a step of a custom loop costs more under `flor.record` and hands-free: trivial steps, side by side.
 
-python benchmarks/loop_overhead.py
-python benchmarks/loop_overhead.py --steps 2000 --rounds 3
+    python benchmarks/loop_overhead.py [--steps 10000] [--rounds 7] [--repeats 3] [--page docs/benchmarks.md]
+
+Each kind runs in a process of its own, turn by turn: forks of this one, which has imported TensorFlow and not started it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import report
+import tensorflow  # noqa: F401 - for the forks
+
+from flor_keras import hands_free
+
+_LIMIT = 5.0  # microseconds a step
+_KINDS = ("plain", "decorator", "hands-free")
 PROGRAM = """
 import sys, time
 IMPORT
@@ -75,26 +83,35 @@ def with_while():
     return took
 
 
-print("nested", sorted(nested())[rounds // 2] / steps * 1e6)
-print("flat", sorted(flat())[rounds // 2] / steps * 1e6)
-print("while", sorted(with_while())[rounds // 2] / steps * 1e6)
+print("epochs-of-steps", sorted(nested())[rounds // 2] / steps * 1e6)
+print("steps-alone", sorted(flat())[rounds // 2] / steps * 1e6)
+print("while-loops", sorted(with_while())[rounds // 2] / steps * 1e6)
 """
 
 
 def measure(kind: str, folder: Path, steps: int, rounds: int) -> dict[str, float]:
-    """Return the microseconds a step takes, by loop, in a process of its own."""
-    script = folder / f"{kind.replace('-', '_')}.py"
-    flor = "import flor_keras as flor" if kind == "decorator" else ""
-    decorator = "@flor.record" if kind == "decorator" else ""
-    script.write_text(PROGRAM.replace("IMPORT", flor).replace("DECORATOR", decorator), encoding="utf-8")
-    words = [sys.executable, str(script)]
+    """Return the microseconds a step takes, by loop, in a fork."""
+    script, output = folder / f"{kind.replace('-', '_')}.py", folder / "output"
+    is_decorated = kind == "decorator"
+    text = PROGRAM.replace("IMPORT", "import flor_keras as flor" if is_decorated else "")
+    script.write_text(text.replace("DECORATOR", "@flor.record" if is_decorated else ""), encoding="utf-8")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with output.open("w") as sys.stdout:
+                _run(kind, script, [str(steps), str(rounds)])
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return {name: float(value) for name, value in map(str.split, output.read_text().splitlines())}
+
+
+def _run(kind: str, script: Path, arguments: list[str]) -> None:
+    os.environ["FLOR_STORE"] = str(script.parent / ".flor")
     if kind == "hands-free":
-        words = [sys.executable, "-m", "flor_keras.hands_free", "", "", "-f", str(script)]
-    environment = {**os.environ, "FLOR_STORE": str(folder / ".flor"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [*words, str(steps), str(rounds)], capture_output=True, text=True, check=True, env=environment
-    )
-    return {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
+        hands_free.main(["", "", "-f", str(script), *arguments])
+    sys.argv = [str(script), *arguments]
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def main() -> None:
@@ -103,23 +120,26 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--page", type=Path, help="put the table on this page too")
     asked = parser.parse_args()
-    kinds = ("plain", "decorator", "hands-free")
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in _KINDS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(asked.repeats):
-            for kind in kinds:
+            for kind in _KINDS:
                 found[kind].append(measure(kind, Path(folder), asked.steps, asked.rounds))
-    print(f"microseconds a step, {asked.steps} steps, median of {asked.repeats} processes")
-    print(
-        f"{'loop':<12}"
-        + "".join(f"{kind:>14}" for kind in kinds)
-        + f"{'decorator +':>14}{'hands-free +':>14}"
-    )
+    rows, targets = [], []
     for loop in found["plain"][0]:
-        medians = [statistics.median(run[loop] for run in found[kind]) for kind in kinds]
-        more = [medians[1] - medians[0], medians[2] - medians[0]]
-        print(f"{loop:<12}" + "".join(f"{value:>14.3f}" for value in (*medians, *more)))
+        plain, *others = (statistics.median(run[loop] for run in found[kind]) for kind in _KINDS)
+        more = [other - plain for other in others]
+        rows.append([loop, *(f"{value:.2f} µs" for value in (plain, *more))])
+        figures = ", ".join(f"{value:.2f} µs" for value in more)
+        targets.append((f"{loop}: under {_LIMIT:.0f} µs a step more", max(more) < _LIMIT, figures))
+    size = (
+        f"Loops of {asked.steps} steps that do next to nothing; medians of {asked.repeats} processes, a step:"
+    )
+    head = ("loop", "plain", "decorator, more", "hands-free, more")
+    text = f"{report.machine()}\n\n{size}\n\n{report.table(head, rows)}\n\n{report.verdicts(targets)}"
+    report.publish("loop overhead", "Loops of your own", text, asked.page)
 
 
 if __name__ == "__main__":

@@ -212,6 +212,53 @@ LOOPS = {
         #FINAL
         print(result)
     """,
+    "an exception that is caught outside": """
+        class Enough(Exception):
+            pass
+
+        @flor.record
+        def train(losses):
+            for epoch in range(9):
+                #BEGIN
+                for xb, yb in data:
+                    loss = train_step(xb, yb)
+                    #STEP
+                    if epoch == 3:
+                        raise Enough(float(loss))
+                losses.append(float(loss))
+                #END
+
+        losses = []
+        try:
+            train(losses)
+        except Enough as enough:
+            losses += [norm(), *enough.args]
+            #FINAL
+        print(losses)
+    """,
+    "an exception in each epoch": """
+        @flor.record
+        def train():
+            losses, loss = [], None
+            for epoch in range(4):
+                #BEGIN
+                for step, (xb, yb) in enumerate(data):
+                    try:
+                        if step == epoch:
+                            raise ValueError(step)
+                        loss = train_step(xb, yb)
+                    except ValueError as error:
+                        losses.append(str(error))
+                    finally:
+                        losses.append(0.5 if loss is None else float(loss))
+                    #TRIED
+                losses.append("end")
+                #END
+            #FINAL
+            return losses
+
+        print(train())
+    """,
     "a function for each epoch": """
         def train_epoch(network, batches, totals):
             for xb, yb in batches:
@@ -299,6 +346,7 @@ LOOPS = {
 LINES = {
     "#BEGIN": 'flor.log("begin", norm() if model.built else 0.0)',
     "#STEP": 'flor.log("step_loss", float(loss) if "loss" in dir() else sum(losses))',
+    "#TRIED": 'flor.log("step_loss", losses[-1])',
     "#END": 'flor.log("end", norm() if model.built else float(loss))',
     "#FINAL": 'flor.log("final", norm() if model.built else 0.0)',
 }
@@ -608,6 +656,18 @@ def left_by_return():
                 return epoch, float(loss)
         flor.log("end", float(loss))
 
+class Enough(Exception):
+    pass
+
+@flor.record
+def left_by_exception():
+    for epoch in range(9):
+        for xb, yb in data:
+            loss = train_step(xb, yb)
+            if epoch == 1:
+                raise Enough(float(loss))
+        flor.log("end", float(loss))
+
 @flor.record
 def left_by_break():
     for epoch in range(9):
@@ -635,7 +695,11 @@ def dies(pairs):
         die(f"after {epoch}")
     return sums
 
-results = left_by_return(), left_by_break(), dies(tf.data.Dataset.zip((data, data.shuffle(2))))
+try:
+    left_by_exception()
+except Enough as enough:
+    results = enough.args
+results = *results, left_by_return(), left_by_break(), dies(tf.data.Dataset.zip((data, data.shuffle(2))))
 history = []
 with flor.checkpointing(model=model, optimizer=optimizer, history=history):
     for name in ("third", "fourth"):

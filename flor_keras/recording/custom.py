@@ -137,14 +137,16 @@ class CustomLoop(MainLoop):
     def end(self, error: BaseException | None) -> None:
         """The loop is over, by ``error`` if any."""
         self.state.iterators.end()
-        if error is not None:
+        if error is None:
+            self._recorder.ending.succeed()
+        else:
             self._recorder.ending.fail(error)
-            return
-        self._recorder.ending.succeed()
         if self._after is not None:
             self._restore_after(self._after)
-            return
-        if self.is_over(0):
+        elif error is not None and self.epoch >= 0:  # the program may catch it, and go on
+            self._take(Kind.AFTER, {"is_left_early": True, "error": type(error).__name__})
+            self.move(Position(self.loop))
+        if error is not None or self._after is not None or self.is_over(0):
             return
         if not self.is_exhausted and not self.is_left and not self.is_in_block and self.epoch >= 0:
             self._take(Kind.EPOCH_END, {"is_whole": True})
@@ -184,12 +186,12 @@ class CustomLoop(MainLoop):
         if last is None or last.kind is not Kind.AFTER:
             return last
         folder = self._folder(last)
-        is_left_early = bool(bundle.read_manifest(folder).get("is_left_early"))
-        is_way_out_seen = is_left_early and bool(self.state.about.get("is_way_out_seen"))
-        if self.state.is_built(folder) and not is_way_out_seen:
+        manifest = bundle.read_manifest(folder)
+        if self.state.is_built(folder) and not self.is_left_another_way(manifest):
             return last
         self._after = folder
-        before: CheckpointRecord = past.before_end(self.loop, last.epoch if is_left_early else None)
+        left = last.epoch if manifest.get("is_left_early") else None
+        before: CheckpointRecord = past.before_end(self.loop, left)
         return before
 
     def _resume(self, last: CheckpointRecord) -> None:

@@ -38,6 +38,8 @@ class Past:
         self.damaged: list[tuple[str, str]] = []
         with Store.open(store) as opened:
             known = [c for c in opened.checkpoints(run) if c.error is None and c.kind in _ORDER]
+        newest = max((c.loop for c in known), default=0)
+        known = [c for c in known if c.loop < newest or not self._is_of_error(c)]
         for checkpoint in sorted(known, key=lambda c: (c.loop, *_rank(c))):
             if (store / checkpoint.path).is_dir():
                 self._add(checkpoint)
@@ -59,6 +61,11 @@ class Past:
             if candidates[-1].kind is not Kind.AFTER:
                 self._last = {earlier: last for earlier, last in self._last.items() if earlier <= loop}
                 return
+
+    def _is_of_error(self, checkpoint: CheckpointRecord) -> bool:
+        """Whether it is of where an exception led, which ended the run unless another loop came after."""
+        folder = self.folder(checkpoint)
+        return checkpoint.kind is Kind.AFTER and folder.is_dir() and "error" in bundle.read_manifest(folder)
 
     def _why_damaged(self, checkpoint: CheckpointRecord) -> str | None:
         try:

@@ -61,19 +61,18 @@ class CustomVisit(MainLoop):
             is_entered_at_block=bool(about.get("is_entered_at_block")) and not missing,
             is_begun=bool(missing),
         )
-        if not self._is_built():
+        if not self._is_built_at_first():
             planner.add(0, False)
         for epoch in self._asked:
             planner.add(epoch, is_redone)
         after = self._replayer.checkpoint(self.loop, Kind.AFTER)
         if after is not None and not self._replayer.is_finished(self.loop):
-            is_left_early = self._manifest(after).get("is_left_early") and about.get("is_way_out_seen")
             is_short = bool(missing & set(about.get("needed_after", ())))
-            if is_left_early or is_short:
+            if is_short or self.is_left_another_way(self._manifest(after)):
                 planner.add(after.epoch, is_short)
         return planner.visits
 
-    def _is_built(self) -> bool:
+    def _is_built_at_first(self) -> bool:
         """Whether the program has built all that the loop's last checkpoint holds; else its first step does."""
         last = self._last()
         return last is None or self.state.is_built(self._folder(last))
@@ -138,6 +137,10 @@ class CustomVisit(MainLoop):
         end = self._ends().get(self.epoch)
         if end is not None and not self.is_left and self._manifest(end).get("is_whole"):
             self._compare(end)
+        after = self._replayer.checkpoint(self.loop, Kind.AFTER)
+        error = self._manifest(after).get("error")
+        if after is not None and after.epoch == self.epoch and error is not None:  # which has not come again
+            self._replayer.compare("what ended the loop", Position(self.loop, self.epoch), error, None)
         self._replayer.flush()
         if self.epoch in self._asked:
             self._replayer.tell({"event": "epoch", "loop": self.loop, "epoch": self.epoch})
@@ -155,12 +158,16 @@ class CustomVisit(MainLoop):
         """The loop is over, by ``error`` if any; the program may have left it itself."""
         self.state.iterators.end()
         self._replayer.is_unsettled = False
-        if error is None and not self.is_exhausted:
-            if (after := self._replayer.checkpoint(self.loop, Kind.AFTER)) is not None:
+        after = self._replayer.checkpoint(self.loop, Kind.AFTER)
+        is_recorded = error is None or type(error).__name__ == self._manifest(after).get("error")
+        if is_recorded and not self.is_exhausted:
+            if after is not None:
                 self._compare(after)
             self._replayer.flush()
             self._is_done = self._replayer.is_finished(self.loop)
         self.move(Position(self.loop))
+        if error is not None and self._is_done:
+            raise ReplayDone
 
     def restores(self) -> bool:
         """End the program where it has left the last asked loop."""

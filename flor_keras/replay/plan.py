@@ -332,6 +332,17 @@ def _epochs_of_custom_loops(store: Store, run: RunRow) -> dict[int, list[int]]:
     custom = {loop.loop for loop in store.loops(run.id) if loop.kind == "custom"}
     last: dict[int, int] = {}
     for checkpoint in store.checkpoints(run.id):
-        if checkpoint.loop in custom and checkpoint.kind in (Kind.EPOCH_END, Kind.AFTER):
+        is_last = checkpoint.kind is Kind.EPOCH_END or _is_end_to_be_had(store, checkpoint)
+        if checkpoint.loop in custom and is_last:
             last[checkpoint.loop] = max(checkpoint.epoch, last.get(checkpoint.loop, 0))
     return {loop: list(range(epoch + 1)) for loop, epoch in last.items()}
+
+
+def _is_end_to_be_had(store: Store, checkpoint: CheckpointRecord) -> bool:
+    """Whether it is of the end of a loop, and how that came about comes again: a person's interrupt does not."""
+    from flor_keras.checkpoint import bundle
+
+    folder = store.path / checkpoint.path
+    if checkpoint.kind is not Kind.AFTER or checkpoint.error is not None or not folder.is_dir():
+        return checkpoint.kind is Kind.AFTER
+    return bundle.read_manifest(folder).get("error") != KeyboardInterrupt.__name__

@@ -10,7 +10,7 @@ first call, is built by doing the first step of a block that is skipped, before 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,8 @@ class MainLoop(ABC):
         if self._is_first_step_only:
             for item in iterable:
                 yield item
-                return
+                if self._is_built():
+                    return
             return
         yield from self.counted(iterable)
 
@@ -151,11 +152,15 @@ class MainLoop(ABC):
     def step(self) -> bool:
         """Begin a step of a ``while`` loop in the block; False where it is not to be done."""
         if self.is_in_block:
-            if self._is_first_step_only and self.num_steps:
+            if self._is_first_step_only and self.num_steps and self._is_built():
                 return False
             self.move(Position(self.loop, self.epoch, self.num_steps))
             self.num_steps += 1
         return True
+
+    def _is_built(self) -> bool:
+        """Whether the steps so far have built what is in the checkpoint the block is skipped to; one does, as a rule."""
+        return self._visit.end is None or self.state.is_built(self._visit.end)
 
     def leave(self) -> None:
         """The block has run."""
@@ -226,6 +231,16 @@ class MainLoop(ABC):
         except StateError:
             return False
         return True
+
+    def is_left_another_way(self, after: Mapping[str, Any]) -> bool:
+        """Whether the loop was left so that the code after it is not what follows its end; ``after`` describes where it led to.
+
+        An interrupt of the person does not come again: what follows the end is as near as it gets.
+        """
+        is_raised = after.get("error") not in (None, KeyboardInterrupt.__name__)
+        return bool(after.get("is_left_early")) and (
+            is_raised or bool(self.state.about.get("is_way_out_seen"))
+        )
 
     def _pass(self, end: Path) -> None:
         """What the skipped block would have done to the order of later data."""

@@ -106,6 +106,12 @@ LINES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "a name read after the training": ("v = x", "", "return v", {"kept": {"v"}, "needed_after": {"v"}}),
     "a name one epoch hands to the next": ("n = n * 2", "", "", {"kept": {"n"}, "needed_after": set()}),
     "`break` out of the training": ("if n: break", "", "", {"block": "for x in data", "way_out": False}),
+    "an exception out of the training": (
+        "raise ValueError(n)",
+        "",
+        "",
+        {"block": "for x in data", "way_out": False},
+    ),
     "an exception that the epoch's own code catches": (
         "try: v = p.work()\n            except ValueError: n += 1",
         "print(n)",

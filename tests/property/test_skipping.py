@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 import pickle
 import textwrap
 from typing import Any
@@ -217,6 +218,7 @@ def memory():
 
 
 NUMBERS = itertools.count()
+NUM_EXAMPLES = int(os.environ.get("FLOR_EXAMPLES", "120"))
 
 
 def function_of(text: str) -> Any:
@@ -260,7 +262,7 @@ def shape(value: Any) -> Any:
     return of(value)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=programs(), skipped=st.sets(st.integers(0, 3), min_size=1), first=st.integers(0, 3))
 def test_skipping_with_restore_ends_where_running_ends(memory, text, skipped, first):
     expected = shape(function_of(text)())
