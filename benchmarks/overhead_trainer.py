@@ -6,6 +6,7 @@ turn into ``FOLDER/turns.jsonl``.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -100,43 +101,54 @@ WAYS: dict[str, Callable[[Path, Any], Way]] = {
 
 
 class Stopwatch:
-    """Adds up the time inside of functions; what they call of each other counts once."""
+    """Adds up the time inside of functions, less that inside of others which they call."""
 
     def __init__(self) -> None:
         self.secs = 0.0
-        self._is_running = False
+        self._is_counting = False
+        self._since = 0.0
 
-    def watch(self, owner: Any, names: list[str]) -> None:
-        """Time some of the methods of an object or a class."""
+    def watch(self, owner: Any, names: list[str], is_counted: bool = True) -> None:
+        """Count the time inside of some functions of an object, a class or a module; or the contrary."""
         for name in names:
-            setattr(owner, name, self._timed(getattr(owner, name)))
+            setattr(owner, name, self._watched(getattr(owner, name), is_counted))
 
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._is_running:
-                return function(*args, **kwargs)
-            self._is_running, began = True, time.perf_counter()
+    def _watched(self, function: Callable[..., Any], is_counted: bool) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            before = self._switch(is_counted)
             try:
                 return function(*args, **kwargs)
             finally:
-                self.secs += time.perf_counter() - began
-                self._is_running = False
+                self._switch(before)
 
-        return timed
+        return watched
+
+    def _switch(self, is_counting: bool) -> bool:
+        before, now = self._is_counting, time.perf_counter()
+        if before:
+            self.secs += now - self._since
+        self._is_counting, self._since = is_counting, now
+        return before
 
 
-def watch_saving(way: str, callback: keras.callbacks.Callback, stopwatch: Stopwatch) -> None:
-    """Have everything timed that a way does inside of `fit`."""
-    if way == FLOR:
-        from flor_keras.recording.fit import FitLoop
-
-        if not hasattr(FitLoop, "is_watched"):
-            FitLoop.is_watched = True
-            public = [name for name, value in vars(FitLoop).items() if callable(value) and name[0] != "_"]
-            stopwatch.watch(FitLoop, public)
-        return
+def watch_saving(callback: keras.callbacks.Callback, stopwatch: Stopwatch) -> None:
+    """Have everything timed that a callback of Keras does inside of `fit`."""
     hooks = ("train_begin", "train_batch_begin", "train_batch_end", "epoch_begin", "epoch_end", "train_end")
     stopwatch.watch(callback, [f"on_{hook}" for hook in hooks])
+
+
+def watch_flor(stopwatch: Stopwatch) -> None:
+    """Have everything timed that flor_keras does in the training thread, around Keras's own `fit` and inside of it."""
+    from flor_keras import session
+    from flor_keras.keras_internals import FitCall
+    from flor_keras.recording.fit import FitLoop
+    from flor_keras.recording.recorder import Recorder
+
+    stopwatch.watch(session, ["ensure"])
+    stopwatch.watch(Recorder, ["fit"])
+    stopwatch.watch(FitCall, ["make"], is_counted=False)
+    public = [name for name, value in vars(FitLoop).items() if inspect.isfunction(value) and name[0] != "_"]
+    stopwatch.watch(FitLoop, public)
 
 
 class Trainer:
@@ -152,7 +164,8 @@ class Trainer:
         self._x, self._y = workload.data(num_steps * workload.batch_size)
         self._num_epochs = max(1, round(secs / (num_steps * step_secs)))
         self._save_freq = "epoch" if self._num_epochs > 1 else max(1, num_steps // _SAVES_IN_ONE_EPOCH)
-        self._watch_flor = Stopwatch()
+        self._flor_stopwatch = Stopwatch()
+        self._is_flor_watched = False
 
     def _step_secs(self, workload: Workload) -> float:
         for num_steps in (_WARM_STEPS, _MEASURED_STEPS):
@@ -166,10 +179,7 @@ class Trainer:
         folder = self._folder / "turn"
         folder.mkdir()
         chosen = WAYS[way](folder, self._save_freq)
-        stopwatch = self._watch_flor if way == FLOR else Stopwatch()
-        stopwatch.secs = 0.0
-        if chosen.callback is not None:
-            watch_saving(way, chosen.callback, stopwatch)
+        stopwatch = self._stopwatch(way, chosen)
         callbacks = [] if chosen.callback is None else [chosen.callback]
         cpu, began = time.process_time(), time.perf_counter()
         self._model.fit(
@@ -196,6 +206,19 @@ class Trainer:
         shutil.rmtree(folder)
         os.sync()  # else the disk would still be writing in the next one's turn
         return measured
+
+    def _stopwatch(self, way: str, chosen: Way) -> Stopwatch:
+        """Return what times the saving. FlorKeras is watched by its classes, which is done once."""
+        if way != FLOR:
+            stopwatch = Stopwatch()
+            if chosen.callback is not None:
+                watch_saving(chosen.callback, stopwatch)
+            return stopwatch
+        if not self._is_flor_watched:
+            watch_flor(self._flor_stopwatch)
+            self._is_flor_watched = True
+        self._flor_stopwatch.secs = 0.0
+        return self._flor_stopwatch
 
     def _state_bytes(self) -> int:
         variables = [*self._model.variables, *self._model.optimizer.variables]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ def project_sources(script: Path, modules: Iterable[ModuleType]) -> dict[str, st
     root = project_root(script)
     path = script.resolve()
     sources = {path.relative_to(root).as_posix(): _read_script(path)}
-    for file in sorted(set(_module_files(modules))):
+    for file in sorted(set(_module_files(root, modules))):
         if file != path and is_own_file(root, file) and (text := _read(file)) is not None:
             sources[file.relative_to(root).as_posix()] = text
     return sources
@@ -85,11 +86,21 @@ def read_sources(root: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def _module_files(modules: Iterable[ModuleType]) -> Iterator[Path]:
-    """List the source files of modules; built-in, frozen and compiled ones have none."""
+def _module_files(root: Path, modules: Iterable[ModuleType]) -> Iterator[Path]:
+    """List the source files of modules that lie under ``root``; built-in, frozen and compiled ones have none.
+
+    A program with TensorFlow has thousands of modules, and resolving a path takes longer than reading a small file:
+    so folders are resolved, each once.
+    """
+    is_inside: dict[str, bool] = {}
     for module in list(modules):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py"):
+        if not (isinstance(file, str) and file.endswith(".py")):
+            continue
+        folder = os.path.dirname(file)
+        if folder not in is_inside:
+            is_inside[folder] = Path(folder).resolve().is_relative_to(root)
+        if is_inside[folder] or os.path.islink(file):
             yield Path(file).resolve()
 
 
