@@ -22,8 +22,9 @@ setup: $(VENV)/installed-test
 demo: $(VENV)/installed-test
 	$(BIN)/python examples/demo.py
 
+# Tests that share what is dear to record stay in one process (tests/conftest.py).
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadgroup
 
 matrix: $(VENV)/installed-test
 	FLOR_MATRIX_TABLE=docs/exactness.md $(BIN)/python -m pytest tests/programs/test_matrix.py -m "matrix or not matrix"

@@ -13,6 +13,16 @@ from flor_keras.records import RunRecord
 from flor_keras.store.process import process_identity
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, keep those of a file together that share a fixture of it."""
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        is_shared = any(fixture.scope == "module" for defined in fixtures for fixture in defined)
+        if is_shared and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
 @pytest.fixture
 def run_record():
     """Return a maker of run records that belong to this process, each a second younger than the last."""

@@ -89,6 +89,11 @@ class ForkServer:
             f'#!/bin/sh\nexec {sys.executable} -ISE {__file__} launch {self.socket_path} "$@"\n'
         )
         self.launcher_path.chmod(0o755)
+        self.flor_path = Path(self._folder.name) / "flor-keras"
+        self.flor_path.write_text(
+            f"import sys\nsys.executable = {str(self.launcher_path)!r}\n"
+            "from flor_keras.cli import main\nsys.exit(main())\n"
+        )
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": ""}
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, "serve", str(self.socket_path)],

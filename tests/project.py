@@ -14,7 +14,6 @@ from forked import Ended, ForkServer, Running
 
 from flor_keras import reading
 
-CLI = "flor_keras.cli"
 _KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")  # the last: which copy is tested
 
 
@@ -29,6 +28,7 @@ class Project:
     def __init__(self, folder: Path, server: ForkServer) -> None:
         self.folder = folder
         self.store = folder / ".flor"
+        self.flor_path = server.flor_path
         self._server = server
         self._num_started = 0
 
@@ -70,20 +70,8 @@ class Project:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def flor(self, *words: Any, env: dict[str, str] | None = None, timeout_secs: float = 120.0) -> Ended:
-        """Run ``flor-keras WORDS…``; the workers it starts are forks."""
-        launcher = str(self._server.launcher_path)
-        starter = f"import sys; sys.executable = {launcher!r}; from {CLI} import main; sys.exit(main())"
-        done = subprocess.run(
-            [sys.executable, "-c", starter, *map(str, words)],
-            cwd=self.folder,
-            env=self.environment(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_secs,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
+        """Run ``flor-keras WORDS…`` as a fork; the workers it starts are forks, too."""
+        return self.run(self.flor_path, *words, env=env, timeout_secs=timeout_secs)
 
     def replay(self, *words: Any, status: int = 0) -> dict[str, Any]:
         """Run ``flor-keras replay --json WORDS…``, which must end with ``status``; return its object."""

@@ -1,4 +1,4 @@
-"""Programs that train a model of each kind for three epochs, record it, and keep what it gave at each epoch's end."""
+"""Programs that train a model of each kind for some epochs, record it, and keep what it gave at each epoch's end."""
 
 HEAD = """
 import sys
@@ -133,6 +133,6 @@ model = Model(layers.Dense(2))
 }
 
 
-def program(kind: str) -> str:
+def program(kind: str, epochs: int = 3) -> str:
     """Return the training program of a kind of model."""
-    return HEAD + KINDS[kind] + TAIL
+    return HEAD + KINDS[kind] + TAIL.replace("epochs=3", f"epochs={epochs}")

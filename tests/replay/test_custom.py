@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import cache
 
 import pytest
 from custom_training import custom_program
@@ -12,15 +12,31 @@ pytestmark = pytest.mark.slow
 
 
 def hexed(rows, name):
-    return [(row["epoch"], row.get("step"), float(row[name]).hex()) for row in rows]
+    return [(row.get("epoch"), row.get("step"), float(row[name]).hex()) for row in rows]
+
+
+NORM = "sum(float(tf.reduce_sum(tf.square(w))) for w in model.weights)"
+# What the tests of the plain program add to it; its live twin is recorded once, with all of them.
+LINES = {
+    "epoch_begin": f'flor.log("before", {NORM})',
+    "step": 'flor.log("norm", norm)',
+    "epoch_end": f'flor.log("weights", {NORM})',
+}
+
+
+@cache
+def logged_live(project, program):
+    """Record a program with its lines live; return the run."""
+    project.write("train.py", program)
+    project.succeed("train.py")
+    return project.latest()
 
 
 def twin(project, *names, words=(), arguments=None, **lines):
-    """Record with the lines live and without, replay; return (live, hindsight) rows of each name and the report."""
+    """Record with the lines live and without, replay; return the live values by name and the replay's report."""
+    run = logged_live(project, custom_program(**(arguments or LINES) | lines))
+    live = {n: [(*e.position[1:], float(e.value).hex()) for e in run.entries(n)] for n in names}
     arguments = arguments or {}
-    project.write("train.py", custom_program(**{**arguments, **lines}))
-    project.succeed("train.py")
-    live = {name: json.loads(project.flor("logs", name, "--json").stdout) for name in names}
     project.write("train.py", custom_program(**arguments))
     project.succeed("train.py")
     project.write("train.py", custom_program(**{**arguments, **lines}))
@@ -31,21 +47,18 @@ def twin(project, *names, words=(), arguments=None, **lines):
 
 def check(project, name, **rest):
     live, report = twin(project, name, **rest)
-    assert hexed(report["values"], name) == hexed(live[name], name)
+    assert hexed(report["values"], name) == live[name]
     return report
 
 
-NORM = "sum(float(tf.reduce_sum(tf.square(w))) for w in model.weights)"
-
-
 def test_a_value_of_each_epoch_is_computed_without_a_step(shared_project):
-    report = check(shared_project, "weights", epoch_end=f'flor.log("weights", {NORM})')
+    report = check(shared_project, "weights", epoch_end=LINES["epoch_end"])
     assert report["level"] == "epoch"
     assert [row["epoch"] for row in report["values"]] == [0, 1, 2, 3]
 
 
 def test_a_value_of_each_step_is_computed_by_redoing_the_steps(shared_project):
-    report = check(shared_project, "norm", step='flor.log("norm", norm)')
+    report = check(shared_project, "norm", step=LINES["step"])
     assert report["level"] == "step"
     assert len(report["values"]) == 12
 
@@ -53,21 +66,17 @@ def test_a_value_of_each_step_is_computed_by_redoing_the_steps(shared_project):
 @pytest.mark.parametrize("epochs", ["0", "2", "1,3"])
 def test_single_epochs_give_what_all_do(shared_project, epochs):
     project = shared_project
-    lines = {"epoch_begin": f'flor.log("before", {NORM})', "epoch_end": f'flor.log("weights", {NORM})'}
+    lines = {where: LINES[where] for where in ("epoch_begin", "epoch_end")}
     live, report = twin(project, "before", "weights", words=("--epochs", epochs), **lines)
     asked = {int(e) for e in epochs.split(",")}
     for name in ("before", "weights"):
-        expected = [row for row in hexed(live[name], name) if row[0] in asked]
+        expected = [row for row in live[name] if row[0] in asked]
         assert hexed(report["values"], name) == expected, name
 
 
 def test_steps_of_single_epochs_are_those_of_all(shared_project):
-    live, report = twin(
-        shared_project, "norm", words=("--epochs", "2", "--steps", "1"), step='flor.log("norm", norm)'
-    )
-    assert hexed(report["values"], "norm") == [
-        row for row in hexed(live["norm"], "norm") if row[:2] == (2, 1)
-    ]
+    live, report = twin(shared_project, "norm", words=("--epochs", "2", "--steps", "1"), step=LINES["step"])
+    assert hexed(report["values"], "norm") == [row for row in live["norm"] if row[:2] == (2, 1)]
 
 
 OBJECTS = """
@@ -120,7 +129,7 @@ def test_a_loop_that_is_broken_off_is_replayed_to_where_it_was(shared_project):
 def test_what_comes_after_a_loop_that_was_broken_off_has_its_final_state(shared_project):
     arguments = {"epoch_end": "if epoch == 2: break"}
     live, report = twin(shared_project, "final", arguments=arguments, after=f'flor.log("final", {NORM})')
-    assert report["values"][0]["final"].hex() == live["final"][0]["final"].hex()
+    assert hexed(report["values"], "final") == live["final"]
 
 
 INTERRUPT = 'if epoch == 2 and os.environ.get("STOP"): raise KeyboardInterrupt'

@@ -117,10 +117,9 @@ def test_a_worker_that_hangs_is_ended_and_its_epochs_are_tried_again(recorded):
 
 
 def start(project, *words: str) -> subprocess.Popen:
-    """Start ``flor-keras replay`` in a session of its own, as a terminal would."""
-    starter = "import sys; from flor_keras.cli import main; sys.exit(main())"
+    """Start ``flor-keras replay`` in a session of its own, as a terminal would; its workers are forks."""
     return subprocess.Popen(
-        [sys.executable, "-c", starter, "replay", "train.py", *words],
+        [sys.executable, project.flor_path, "replay", "train.py", *words],
         cwd=project.folder,
         env=project.environment(),
         stdin=subprocess.DEVNULL,
@@ -139,7 +138,7 @@ def wait_for_rows(project, count: int) -> None:
 
 
 def workers_alive(project) -> list[str]:
-    """Return the processes that still work on the project's store."""
+    """Return the processes that still work on the project's store, those that wait for a fork included."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
