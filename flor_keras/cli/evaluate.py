@@ -25,12 +25,8 @@ from flor_keras.cli.export import choose
     help="A name, or 'keras.metrics.AUC()'. [those compiled]",
 )
 @click.option("--epochs", metavar="N[,M:K]", default=":", help="Which epochs, counted from 0. [all]")
-@click.option(
-    "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
-)
-@click.option(
-    "--model", metavar="NAME", help="Which model, where a loop of the program's own trains several."
-)
+@text.loop_option
+@text.model_option
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--target", metavar="NAME", help="The column of a CSV file that is y. [the last]")
 @click.option(

@@ -23,12 +23,8 @@ from flor_keras.records import Kind
 )
 @click.option("--best", metavar="NAME[:min|max]", help="The epoch with the best recorded value of NAME.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="saved_model", show_default=True)
-@click.option(
-    "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
-)
-@click.option(
-    "--model", metavar="NAME", help="Which model, where a loop of the program's own trains several."
-)
+@text.loop_option
+@text.model_option
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @text.store_option
 @text.json_option

@@ -22,6 +22,12 @@ store_option = click.option(
     metavar="PATH",
     help="The store to read; without it FLOR_STORE, else the nearest .flor upwards.",
 )
+loop_option = click.option(
+    "--loop", type=click.IntRange(min=0), help="Which fit call of the run. [the last that has the epoch]"
+)
+model_option = click.option(
+    "--model", metavar="NAME", help="Which model, where a loop of the program's own trains several."
+)
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from flor_keras.recording.ending import Ending
 from flor_keras.recording.journal import Journal
 from flor_keras.recording.sweep import sweep
 from flor_keras.records import Execution, Position, RunRecord
+from flor_keras.state.surroundings import Surroundings
 from flor_keras.store import layout
 from flor_keras.store.database import Store
 from flor_keras.store.process import age_secs, process_identity
 from flor_keras.store.values import SCALARS, checked_name, kept
 
 
-class Recorder:
+class Recorder(Surroundings):
     """Records one run into one store.
 
     Args:
@@ -45,6 +46,7 @@ class Recorder:
     """
 
     def __init__(self, store: Path, name: str | None, script: Path | None, resume: str | None = None) -> None:
+        super().__init__()
         self.store = store
         self.past: Any = None
         self.run = secrets.token_hex(5)
@@ -56,9 +58,7 @@ class Recorder:
         self._checkpoints: Any = None
         self._models: Any = None
         self._exports: Any = None
-        self.main_loop: Any = None
         self.redone_loops: list[str] = []  # those that a replay makes again from their first epoch, and why
-        self.objects: dict[str, Any] = {}
         self.position = Position()
         self.num_loops = 0
         self.seed: int | None = None
@@ -157,20 +157,6 @@ class Recorder:
         self.main_loop = CustomLoop(self, self.num_loops, name, state)
         self.num_loops += 1
         return self.main_loop
-
-    def end_loop(self, main: Any) -> None:
-        """What comes next is not inside of the loop."""
-        if self.main_loop is main:
-            self.main_loop = None
-
-    @contextlib.contextmanager
-    def checkpointing(self, objects: Mapping[str, Any]) -> Iterator[None]:
-        """Take the objects that loops inside the context change."""
-        before, self.objects = self.objects, {**self.objects, **objects}
-        try:
-            yield
-        finally:
-            self.objects = before
 
     # -- the run's life ----------------------------------------------------------------------------------------
 

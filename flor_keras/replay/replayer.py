@@ -6,8 +6,7 @@ it logs under a recorded name is compared with the record; everything else is dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from flor_keras.errors import ReplayError
 from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, Position, Verdict
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.verify import Comparison
+from flor_keras.state.surroundings import Surroundings
 from flor_keras.store.database import Store
 from flor_keras.store.values import kept
 
@@ -27,7 +27,7 @@ class ReplayDone(BaseException):
     """Ends the program once nothing more is needed of it. Not an Exception, so that the program does not catch it."""
 
 
-class Replayer:
+class Replayer(Surroundings):
     """Answers a program that is run again according to a plan.
 
     Args:
@@ -37,6 +37,7 @@ class Replayer:
     """
 
     def __init__(self, plan: Plan, replay: int, tell: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__()
         self.plan = plan
         self.tell = tell
         self.comparison = Comparison()
@@ -59,11 +60,9 @@ class Replayer:
         self._recorded = {(e.name, e.position): e.value for e in self._store.entries(plan.run, recorded=True)}
         self._here = Comparison()
         self._pending: list[Entry] = []
-        self.main_loop: Any = None
         self._has_own_loops = False
         self.is_unsettled = False  # the program is on its way to an epoch, in a state it never had there
         self.redone: dict[int, str] = {}
-        self.objects: dict[str, Any] = {}
         self.num_entries = 0
 
     # -- what the program says ---------------------------------------------------------------------------------
@@ -163,20 +162,6 @@ class Replayer:
         self.main_loop = CustomVisit(self, loop, state)
         self._has_own_loops = True
         return self.main_loop
-
-    def end_loop(self, main: Any) -> None:
-        """What comes next is not inside of the loop."""
-        if self.main_loop is main:
-            self.main_loop = None
-
-    @contextmanager
-    def checkpointing(self, objects: Mapping[str, Any]) -> Iterator[None]:
-        """Take the objects that loops inside the context change."""
-        before, self.objects = self.objects, {**self.objects, **objects}
-        try:
-            yield
-        finally:
-            self.objects = before
 
     # -- what replaying a loop needs ---------------------------------------------------------------------------
 
