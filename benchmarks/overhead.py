@@ -93,8 +93,12 @@ class Series:
 
     def paired(self, way: str) -> float:
         """Return how much longer than plain training of the same round a way took, as a share."""
-        pairs = zip(self._by_way[way], self._by_way[PLAIN], strict=True)
-        return statistics.median(turn["wall_secs"] / plain["wall_secs"] - 1 for turn, plain in pairs)
+        return statistics.median(
+            turn["wall_secs"] / self._plain_secs_of(turn["round"]) - 1 for turn in self._by_way[way]
+        )
+
+    def _plain_secs_of(self, number: int) -> float:
+        return statistics.mean(turn["wall_secs"] for turn in self._by_way[PLAIN] if turn["round"] == number)
 
     @property
     def noise(self) -> float:
@@ -191,10 +195,10 @@ def targets(found: dict[str, Series]) -> list[tuple[str, bool | None, str]]:
 
 def page(found: dict[str, Series], ways: list[str], rounds: int) -> str:
     """Return the section: three tables and what must hold."""
-    others = [way for way in ways if way not in (PLAIN, FLOR)]
+    others = ways[1:]
     parts = [
         report.machine(),
-        f"Recording beside plain training, medians of {rounds} rounds:",
+        f"Recording beside plain training, medians of {rounds} round(s):",
         report.table(_FLOR_HEAD, [flor_row(*item) for item in found.items()]),
     ]
     if others:
@@ -211,7 +215,7 @@ def page(found: dict[str, Series], ways: list[str], rounds: int) -> str:
         report.verdicts(targets(found)),
         "*overhead*: (stall + worker CPU / cores) ÷ time of plain training; the stall is all time inside of the hooks, and what "
         "follows `fit` until everything is on the disk. *paired wall*: how much longer the same `fit` took in the same round, ± how "
-        "far plain rounds lie apart. *FLOR's rule*: checkpoints at ends of epochs that FLOR's invariant gives for the measured "
+        "far the plain ones lie apart. *FLOR's rule*: checkpoints at ends of epochs that FLOR's invariant gives for the measured "
         "cost of a checkpoint. *of full checkpoints*: the size of FlorKeras's checkpoints beside that of as many whole states. The others save every "
         "epoch, a single epoch ten times; BackupAndRestore keeps the last alone. Orbax's background threads show in the wall time "
         "only.",
@@ -232,7 +236,7 @@ def main() -> None:
     kept: dict[str, list[Turn]] = {}
     if asked.kept is not None and asked.kept.exists():
         kept = json.loads(asked.kept.read_text(encoding="utf-8"))
-    ways = [PLAIN, FLOR, *asked.ways]
+    ways = [FLOR, *asked.ways]
     for name in asked.workloads:
         if name not in kept:
             kept[name] = measure(name, ways, asked.seconds, asked.rounds)

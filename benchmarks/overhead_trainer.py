@@ -44,17 +44,18 @@ class FlorKeras(Way):
         super().__init__(flor_keras.FlorKeras(store=self._store))
 
     def finish(self) -> dict[str, float]:
-        import flor_keras
         from flor_keras import session
+        from flor_keras.store.database import Store
 
-        cost = session.current().checkpoints.cost
         session.current().close()
         session.begin(None)
-        run = flor_keras.run("latest", self._store)
+        with Store.open(self._store) as store:
+            run = store.run("latest").id
+            taken = store.checkpoints(run)
         return {
-            "worker_cpu_secs": cost.worker_cpu_secs,
-            "num_checkpoints": len(run.checkpoints),
-            "checkpoint_bytes": bytes_in(self._store / "runs" / run.id / "checkpoints"),
+            "worker_cpu_secs": sum(checkpoint.worker_cpu_secs for checkpoint in taken),
+            "num_checkpoints": sum(checkpoint.error is None for checkpoint in taken),
+            "checkpoint_bytes": bytes_in(self._store / "runs" / run / "checkpoints"),
         }
 
 
@@ -231,12 +232,12 @@ def bytes_in(folder: Path) -> int:
 
 
 def main(workload: str, secs: float, rounds: int, folder: Path, ways: list[str]) -> None:
-    """Let all ways take their turns, in the other order every other round."""
+    """Let all ways take their turns between two of plain training, in the other order every other round."""
     trainer = Trainer(WORKLOADS[workload], secs, folder)
     with (folder / "turns.jsonl").open("w", encoding="utf-8") as turns:
         for number in range(rounds):
-            for way in ways if number % 2 == 0 else reversed(ways):
-                print(json.dumps(trainer.turn(way)), file=turns, flush=True)
+            for way in (PLAIN, *(ways if number % 2 == 0 else reversed(ways)), PLAIN):
+                print(json.dumps({"round": number, **trainer.turn(way)}), file=turns, flush=True)
 
 
 if __name__ == "__main__":
