@@ -69,6 +69,7 @@ class Session(Protocol):
 
 _current: Session | None = None
 _is_hook_set = False
+names_from_graphs: set[str] = set()  # under which tensors of a graph are logged
 
 
 def current() -> Session | None:
@@ -170,6 +171,8 @@ def _log_from_graph(name: str, value: Any) -> None:
         session.report(f"flor.log({name!r}) inside {why}")
         return
     line, is_tensor = _TracedLine(), tf.is_tensor(value)
+    if is_tensor:
+        names_from_graphs.add(name)
 
     def emit(*tensors: Any) -> None:
         session = _current or ensure()

@@ -583,6 +583,34 @@ def test_a_random_op_inside_of_a_graph_is_named_where_the_replay_of_a_loop_diffe
     ]
 
 
+FOLDED = """
+@tf.function
+def score_of(x):
+    part = tf.reduce_mean(x) * 100.0
+    #PART
+    return part * 0.9
+
+@flor.record
+def train():
+    for epoch in range(2):
+        for xb, yb in data.unbatch().batch(8):
+            train_step(xb, yb)
+            flor.log("score", score_of(xb))
+
+train()
+"""
+
+
+def test_a_line_that_keeps_tensorflow_from_folding_a_graph_is_named_where_that_rounds_differently(project):
+    project.write("train.py", PRELUDE + FOLDED)
+    project.succeed("train.py")
+    project.write("train.py", PRELUDE + FOLDED.replace("#PART", 'flor.log("part", part)'))
+    report = project.replay("train.py", "part", status=3)
+    assert report["verified"] == "approximate"
+    (cause,) = report["causes"]
+    assert cause.startswith("flor.log('part') takes a value out of a graph")
+
+
 DEBUGGED = """
 import bdb, json
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from flor_keras import keras_internals, session
 from flor_keras.checkpoint import bundle
 from flor_keras.environment import differences, read_environment
 from flor_keras.errors import ReplayError
@@ -235,10 +236,14 @@ class Replayer(Surroundings):
             self.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
 
     def _suspect_graphs(self) -> None:
-        from flor_keras.keras_internals import live_random_ops
-
-        if self.comparison.first is None:  # else it was done
-            self.suspect_random_ops(live_random_ops())
+        """Note what of the program's graphs may be why something differs for the first time."""
+        if self._has_own_loops:  # else `fit` knows its graphs
+            self.suspect_random_ops(keras_internals.live_random_ops())
+        for name in sorted(session.names_from_graphs & self._names):
+            self.suspect(
+                f"flor.log({name!r}) takes a value out of a graph, around which TensorFlow simplifies less and may round "
+                "differently"
+            )
 
     def note_exact(self, count: int) -> None:
         """Count restored tensors, each compared with the hash it was recorded with."""
@@ -250,7 +255,7 @@ class Replayer(Surroundings):
         if self._pending:
             self._store.add_entries(self.plan.run, self._pending, replay=self._replay, verdict=verdict)
             self.num_entries += len(self._pending)
-        if self._here.first is not None and self._has_own_loops:
+        if self._here.first is not None and self.comparison.first is None:
             self._suspect_graphs()
         self.comparison.add(self._here)
         self._pending, self._here = [], Comparison()
