@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MAX_DESCRIPTORS = 16
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 class Ended(NamedTuple):
@@ -91,9 +92,10 @@ class ForkServer:
         self.launcher_path.chmod(0o755)
         self.flor_path = Path(self._folder.name) / "flor-keras"
         self.flor_path.write_text(
-            f"import sys\nsys.executable = {str(self.launcher_path)!r}\n"
+            f"#!{sys.executable}\nimport sys\nsys.executable = {str(self.launcher_path)!r}\n"
             "from flor_keras.cli import main\nsys.exit(main())\n"
         )
+        self.flor_path.chmod(0o755)
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": ""}
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, "serve", str(self.socket_path)],
@@ -363,7 +365,8 @@ def _join_threads() -> None:
 
 def launch(path: str, words: list[str]) -> None:
     """Run ``python WORDS…`` in a fork where it can be, else with the interpreter itself."""
-    is_ours = words[:1] == ["-m"] and words[1].startswith("flor_keras")
+    is_module = words[0] == "-m" and words[1].startswith("flor_keras")
+    is_ours = is_module or Path(words[0]).parent == BENCHMARKS
     if not is_ours:
         os.execv(sys.executable, [sys.executable, *words])
     connection = _connect(path)

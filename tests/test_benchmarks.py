@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from importlib import util
 from pathlib import Path
 
 import pytest
+from forked import BENCHMARKS
 
 from flor_keras.export import FORMATS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 ORBAX = "OrbaxCheckpoint"
 WAYS = [
     "FlorKeras",
@@ -25,13 +23,24 @@ WAYS = [
 ]
 
 
-def section(program: str, page: Path, *words: str) -> str:
-    """Run a benchmark and return the page it wrote."""
-    command = [sys.executable, str(BENCHMARKS / program), *words, "--page", str(page)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=page.parent)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return page.read_text(encoding="utf-8")
+@pytest.fixture
+def section(fork_server, tmp_path):
+    """Return a runner of a benchmark, which returns the page it wrote; it and the processes it starts are forks."""
+    starter = tmp_path / "starter.py"
+    starter.write_text(
+        f"import runpy, sys\nsys.executable = {str(fork_server.launcher_path)!r}\ndel sys.argv[0]\n"
+        f"sys.path[0] = {str(BENCHMARKS)!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+
+    def run(program: str, page: Path, *words: str) -> str:
+        command = [str(starter), str(BENCHMARKS / program), *words, "--page", str(page)]
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        outputs = (tmp_path / "out", tmp_path / "err")
+        ended = fork_server.start(command, page.parent, environment, outputs).wait(300)
+        assert ended.status == 0, ended.stderr[-3000:]
+        return page.read_text(encoding="utf-8")
+
+    return run
 
 
 def rows(page: str) -> list[str]:
@@ -39,7 +48,7 @@ def rows(page: str) -> list[str]:
     return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
 
 
-def test_snapshot_compares_every_way_to_save(tmp_path):
+def test_snapshot_compares_every_way_to_save(section, tmp_path):
     ways = [*WAYS, ORBAX] if util.find_spec("orbax") else WAYS
     page = section(
         "snapshot.py", tmp_path / "page.md", "--sizes", "2", "--rounds", "1", "--folder", str(tmp_path)
@@ -48,7 +57,7 @@ def test_snapshot_compares_every_way_to_save(tmp_path):
     assert page.count("2 MB: stall at most 1/5 of the in-line write") == 1
 
 
-def test_recording_parts_the_listing_and_exports_join_the_same_page(tmp_path):
+def test_recording_parts_the_listing_and_exports_join_the_same_page(section, tmp_path):
     page = tmp_path / "page.md"
     section("store_listing.py", page, "--runs", "10", "--entries", "500", "--rounds", "1")
     section("recording_parts.py", page, "--megabytes", "2", "--epochs", "4")
@@ -60,7 +69,7 @@ def test_recording_parts_the_listing_and_exports_join_the_same_page(tmp_path):
     assert list(filter(None, rows(text))) == ["an empty Python program", *commands, *cases, *FORMATS]
 
 
-def test_whole_programs_and_logged_scalars_are_measured(tmp_path):
+def test_whole_programs_and_logged_scalars_are_measured(section, tmp_path):
     page, kept = tmp_path / "page.md", tmp_path / "kept.json"
     tiny = ["--seconds", "0.2", "--rounds", "1", "--ways", "--workloads", "tiny model, very short epochs"]
     first = section("overhead.py", page, *tiny, "--kept", str(kept))
@@ -74,7 +83,7 @@ def test_whole_programs_and_logged_scalars_are_measured(tmp_path):
     assert text.count("not measured: at least 50 times cheaper than") == 3
 
 
-def test_loop_overhead_compares_every_kind_of_loop(tmp_path):
+def test_loop_overhead_compares_every_kind_of_loop(section, tmp_path):
     words = ("--steps", "50", "--rounds", "1", "--repeats", "1")
     page = section("loop_overhead.py", tmp_path / "page.md", *words)
     loops = ["epochs-of-steps", "steps-alone", "while-loops"]
