@@ -153,17 +153,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         is_known = manifest["format"] <= FORMAT and isinstance(manifest["tensors"], dict)
         bundles = {str(described.get("bundle", OWN)) for described in manifest["tensors"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(folder, f"its manifest cannot be read: {error}") from error
+        raise damaged(folder, f"its manifest cannot be read: {error}") from error
     if not is_known:
         raise CheckpointError(
             f"The checkpoint {folder} has format {manifest['format']}, this flor_keras reads up to {FORMAT}. "
             "Upgrade with: pip install --upgrade flor-keras"
         )
     if manifest["format"] > _UNSEALED_FORMAT and not is_sealed:
-        raise _damaged(folder, "its manifest does not carry the hash of its text")
+        raise damaged(folder, "its manifest does not carry the hash of its text")
     for name in bundles:
         if name != OWN and not _NEIGHBOUR.fullmatch(name):
-            raise _damaged(folder, f"it refers to {name!r}, which is not beside it")
+            raise damaged(folder, f"it refers to {name!r}, which is not beside it")
     return dict(manifest)
 
 
@@ -176,7 +176,7 @@ def load(folder: Path, is_wanted: Callable[[str], bool] = lambda name: True) -> 
         loaded.update(_restore(folder, bundle, there))
     for name, tensor in loaded.items():
         if content_hash(content_of(name, tensor)) != described[name]["xxh3"]:
-            raise _damaged(folder, f"the bytes of {name!r} are not those that were recorded")
+            raise damaged(folder, f"the bytes of {name!r} are not those that were recorded")
     return {name: loaded[name] for name in described}
 
 
@@ -192,7 +192,7 @@ def _restore(folder: Path, bundle: str, described: Mapping[str, Any]) -> dict[st
                 dtypes=[found["dtype"] for found in described.values()],
             )
     except (tf.errors.OpError, IndexError, ValueError) as error:
-        raise _damaged(folder, str(error).splitlines()[0]) from error
+        raise damaged(folder, str(error).splitlines()[0]) from error
     return dict(zip(described, tensors, strict=True))
 
 
@@ -201,7 +201,8 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in load(folder).items()}
 
 
-def _damaged(folder: Path, why: str) -> CheckpointError:
+def damaged(folder: Path, why: str) -> CheckpointError:
+    """Return the error of a checkpoint that is not as it was written."""
     return CheckpointError(
         f"The checkpoint {folder} is damaged: {why}. Use another epoch of the run; "
         "`flor-keras show RUN` lists them."

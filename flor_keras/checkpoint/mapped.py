@@ -51,9 +51,9 @@ def map_checkpoint(folder: Path, is_wanted: Callable[[str], bool]) -> dict[str, 
         try:
             mapped = map_bundle(folder.joinpath(place, bundle.BUNDLE))
         except (TableError, OSError) as error:
-            raise bundle._damaged(folder, str(error)) from error
+            raise bundle.damaged(folder, str(error)) from error
         if missing := sorted(names - mapped.keys()):
-            raise bundle._damaged(folder, f"{missing[0]!r} is missing in its bundle")
+            raise bundle.damaged(folder, f"{missing[0]!r} is missing in its bundle")
         found |= {name: mapped[name] for name in names}
     _check(folder, found, described)
     return found
@@ -70,7 +70,7 @@ def _check(folder: Path, found: Mapping[str, Mapped], described: Mapping[str, An
         is_same = [tf.as_dtype(entry.dtype).name, shape] == [expected["dtype"], expected["shape"]]
         is_whole = name in texts or xxhash.xxh3_64_hexdigest(raw.data) == expected["xxh3"]
         if not is_same or not is_whole:
-            raise bundle._damaged(folder, f"the bytes of {name!r} are not those that were recorded")
+            raise bundle.damaged(folder, f"the bytes of {name!r} are not those that were recorded")
 
 
 def map_bundle(prefix: Path) -> dict[str, Mapped]:

@@ -61,7 +61,7 @@ class Models:
         began = time.perf_counter()
         subject = self._subject(state)
         new = [name for name in models if self._current.get((loop, name)) != subject]
-        if not new or _expected_secs(state) > room_secs:
+        if not new or len(new) * _expected_secs(state) > room_secs:
             return 0.0
         for name in new:
             self._keep(loop, name, models[name], state, subject)
