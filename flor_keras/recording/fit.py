@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import keras
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from flor_keras.recording.resume import Past
 
 
+# Which layers were trained when a training function made its first step, which is how it was traced.
+_TRAINED: WeakKeyDictionary[Any, list[bool]] = WeakKeyDictionary()
 _WITH_DATA = (Kind.START, Kind.EPOCH_END)
 
 
@@ -100,6 +103,8 @@ class FitLoop:
         """Put everything into the state of the last checkpoint. Not shielded: wrong numbers are worse than none."""
         assert self.past is not None and self.source is not None and self.source.training is not None
         manifest = bundle.read_manifest(folder)
+        for why in manifest.get("inexact", ()):
+            self._recorder.report(f"The run may not go on exactly as it would have: {why}")
         if last.kind is Kind.EPOCH_END:
             self._roots = build_model(self.source.training, self._model, manifest)
             self._resumed = self.past.history(self.loop, last.epoch)
@@ -134,12 +139,29 @@ class FitLoop:
 
     def batch_begin(self, step: int) -> None:
         """A step begins; no other callback knows yet."""
+        if not step:
+            self._note_trained()
         self._recorder.move(Position(self.loop, self._epoch, step))
 
     def batch_end(self, step: int) -> None:
         """A step has ended; with several steps per execution, ``step`` is the last of them."""
         self._steps_done = step + 1
         self._recorder.move(Position(self.loop, self._epoch, step))
+
+    def _note_trained(self) -> None:
+        with self._recorder.shielded("Recording which layers are trained"):
+            if not self._model.run_eagerly:
+                _TRAINED.setdefault(self._model.train_function, keras_internals.trainable_flags(self._model))
+
+    def _why_frozen(self, trainable: list[bool]) -> str | None:
+        """Say that steps made again will not be those that were made, where layers were frozen too late for those."""
+        function = self._model.train_function
+        if function is None or _TRAINED.get(function, trainable) == trainable:
+            return None
+        return (
+            "a layer's trainable was set and the model not compiled again: its steps went on as they were, and "
+            "steps made again heed it; call compile() after setting it"
+        )
 
     def steps_end(self) -> None:
         """The epoch's steps are over; what is logged from here on belongs to the epoch as a whole."""
@@ -212,16 +234,18 @@ class FitLoop:
                 f"Attributes of callbacks that cannot be pickled are not kept: {', '.join(lost)}"
             )
             self._lost = lost
+        trainable = keras_internals.trainable_flags(self._model)
         has_data = self.source is not None and self.source.training is not None and kind in _WITH_DATA
         python = {
             "callbacks": captured,
             "random": capture_random(),  # before the next iterator is made, whose code may draw from it at once
             "data": self.source.position(goes_on) if has_data and self.source else None,
             "stop_training": bool(getattr(self._model, "stop_training", False)),
-            "trainable": keras_internals.trainable_flags(self._model),
+            "trainable": trainable,
         }
         why = self.source.why_inexact if self.source is not None else None
-        inexact = [*([why] if why else []), *(f"{name} was not kept" for name in lost)]
+        reasons = filter(None, [why, self._why_frozen(trainable)])
+        inexact = [*reasons, *(f"{name} was not kept" for name in lost)]
         self._recorder.checkpoints.take(position, kind, self._roots, python, {**manifest, "inexact": inexact})
 
     def _tell_overhead(self, overhead: float) -> None:

@@ -105,6 +105,29 @@ def test_the_rows_of_a_csv_file_are_those_of_a_run_that_was_not_interrupted(proj
     assert not any(read_manifest(c.path)["inexact"] for c in project.latest().checkpoints)
 
 
+def test_a_layer_frozen_without_compiling_is_told_where_the_run_goes_on(project):
+    script = project.write(
+        "train.py",
+        BASE,
+        """
+        class Freeze(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                self.model.layers[0].trainable = epoch < 1
+        model = dense(layers.Dense(3))
+        model.fit(x, y, epochs=4, verbose=0, callbacks=[Freeze(), Die(3), flor.FlorKeras()])
+    """,
+    )
+    assert project.run(script, env={"CUT": "1"}).status == 1
+    assert [
+        bool(read_manifest(c.path)["inexact"]) for c in project.latest().checkpoints if c.kind == "epoch_end"
+    ] == [
+        False,
+        True,
+        True,
+    ]
+    assert "trainable was set and the model not compiled again" in project.flor("resume").stderr
+
+
 def test_c03_the_file_of_the_best_epoch_is_not_replaced_by_a_worse_one(project, cut):
     program = """
         class Ruin(keras.callbacks.Callback):
