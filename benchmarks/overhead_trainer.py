@@ -160,20 +160,32 @@ class Trainer:
         self._folder = folder
         self._batch_size = workload.batch_size
         self._model = workload.build()
-        step_secs = self._step_secs(workload)
+        self._x, self._y = workload.data(_WARM_STEPS * workload.batch_size)
+        self._fit(1)
+        self._x, self._y = workload.data(_MEASURED_STEPS * workload.batch_size)
+        step_secs = self._epoch_secs() / _MEASURED_STEPS
         num_steps = max(1, round(secs * workload.epoch_share / step_secs))
         self._x, self._y = workload.data(num_steps * workload.batch_size)
-        self._num_epochs = max(1, round(secs / (num_steps * step_secs)))
-        self._save_freq = "epoch" if self._num_epochs > 1 else max(1, num_steps // _SAVES_IN_ONE_EPOCH)
+        is_single = workload.epoch_share == 1
+        self._num_epochs = 1 if is_single else max(2, round(secs / self._epoch_secs()))
+        self._save_freq = max(1, num_steps // _SAVES_IN_ONE_EPOCH) if is_single else "epoch"
         self._flor_stopwatch = Stopwatch()
         self._is_flor_watched = False
 
-    def _step_secs(self, workload: Workload) -> float:
-        for num_steps in (_WARM_STEPS, _MEASURED_STEPS):
-            x, y = workload.data(num_steps * workload.batch_size)
-            began = time.perf_counter()
-            self._model.fit(x, y, batch_size=workload.batch_size, verbose=0)
-        return (time.perf_counter() - began) / _MEASURED_STEPS
+    def _fit(self, num_epochs: int, *callbacks: keras.callbacks.Callback) -> float:
+        """Train and return the seconds it took."""
+        began = time.perf_counter()
+        self._model.fit(
+            *(self._x, self._y),
+            batch_size=self._batch_size,
+            epochs=num_epochs,
+            verbose=0,
+            callbacks=list(callbacks),
+        )
+        return time.perf_counter() - began
+
+    def _epoch_secs(self) -> float:
+        return self._fit(3) / 3
 
     def turn(self, way: str) -> dict[str, Any]:
         """Train once, saving in one way; return what that took."""
@@ -181,24 +193,16 @@ class Trainer:
         folder.mkdir()
         chosen = WAYS[way](folder, self._save_freq)
         stopwatch = self._stopwatch(way, chosen)
-        callbacks = [] if chosen.callback is None else [chosen.callback]
-        cpu, began = time.process_time(), time.perf_counter()
-        self._model.fit(
-            self._x,
-            self._y,
-            batch_size=self._batch_size,
-            epochs=self._num_epochs,
-            verbose=0,
-            callbacks=callbacks,
-        )
-        trained = time.perf_counter()
+        cpu = time.process_time()
+        fit_secs = self._fit(self._num_epochs, *([] if chosen.callback is None else [chosen.callback]))
+        began = time.perf_counter()
         known = chosen.finish()
-        ended = time.perf_counter()
+        finish_secs = time.perf_counter() - began
         measured = {
             "way": way,
-            "wall_secs": ended - began,
+            "wall_secs": fit_secs + finish_secs,
             "cpu_secs": time.process_time() - cpu,
-            "stall_secs": stopwatch.secs + (ended - trained if chosen.callback else 0.0),
+            "stall_secs": stopwatch.secs + finish_secs,
             "num_bytes": bytes_in(folder),
             "num_epochs": self._num_epochs,
             "state_bytes": self._state_bytes(),
