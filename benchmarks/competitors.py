@@ -61,7 +61,7 @@ class FlorKeras(Method):
         self._checkpoints.finish()
 
     def worker(self) -> dict[str, float]:
-        cpu_secs, self._cpu_secs = self._cpu_secs, self._checkpoints.cost.worker_cpu_secs
+        cpu_secs, self._cpu_secs = self._cpu_secs, self._checkpoints.worker_cpu_secs
         return {
             "worker_cpu_secs": self._cpu_secs - cpu_secs,
             "worker_private_bytes": private_bytes(self._checkpoints._writer._pid),

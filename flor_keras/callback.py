@@ -10,10 +10,9 @@ from typing import Any
 import keras
 
 from flor_keras import keras_internals, session
+from flor_keras.checkpoint.schedule import DEFAULT_OVERHEAD, Every, asked_every
 from flor_keras.errors import UsageError
 from flor_keras.export import FORMATS
-
-DEFAULT_OVERHEAD = 1 / 15
 
 
 class FlorKeras(keras.callbacks.Callback):
@@ -26,7 +25,10 @@ class FlorKeras(keras.callbacks.Callback):
       store: the folder of the store; `.flor` at the top of the script's git work tree, else beside the script, if
         not given. The variable FLOR_STORE says otherwise for a whole program.
       name: a name for the run, to find it by.
-      overhead: the share of training time recording may cost; more than that is told at the end of `fit`.
+      overhead: the share of training time that recording may cost.
+      checkpoint_every: "auto" for as many checkpoints as ``overhead`` allows, at the ends of epochs and, where epochs are
+        long, between steps; or, whatever they cost, "epoch", a number of epochs, {"steps": n} or {"seconds": s}. The
+        variable FLOR_CHECKPOINT_EVERY says otherwise for a whole program.
       resume: a run to go on with instead of beginning a new one: its id, its name or "latest". `flor-keras resume`
         does this without a change to the program, and puts the program's random states back too.
       export: write models while training goes on, in this format (see `flor-keras export`). They lie in the run's
@@ -45,6 +47,7 @@ class FlorKeras(keras.callbacks.Callback):
         resume: str | None = None,
         export: str | None = None,
         export_every: int = 1,
+        checkpoint_every: str | int | dict[str, float] = "auto",
     ) -> None:
         super().__init__()
         if not 0 < overhead <= 1:
@@ -55,6 +58,8 @@ class FlorKeras(keras.callbacks.Callback):
             raise UsageError(f"export is {export!r}; expected one of {', '.join(FORMATS)}.")
         if export_every < 1:
             raise UsageError(f"export_every is {export_every}; expected a number of epochs, 1 or more.")
+        asked_every(checkpoint_every)
+        self.checkpoint_every = checkpoint_every
         self.export = export
         self.export_every = export_every
         self.store = store
@@ -71,12 +76,14 @@ class FlorKeras(keras.callbacks.Callback):
         """Checkpoint the state before the first step."""
         if self.loop is None:
             self.loop = session.ensure(self.store, self.name, self.resume).begin_fit(is_own=True)
+            self.loop.every, self.loop.overhead = self.every(), self.overhead
         self.loop.begin(self.model, self.params)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note the position; within `fit` a callback in front of all others does."""
         if self.loop.is_own:
             self.loop.epoch_begin(epoch)
+        self.loop.epoch_begun()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch's logs and checkpoint its end."""
@@ -85,8 +92,12 @@ class FlorKeras(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         """End a loop that was not begun by `fit`."""
         if self.loop is not None and self.loop.is_own:
-            self.loop.end(getattr(self.model, "history", None), self.overhead)
+            self.loop.end(getattr(self.model, "history", None))
             self.loop = None
+
+    def every(self) -> Every:
+        """Return how often to checkpoint."""
+        return asked_every(self.checkpoint_every)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlorKeras:
         return FlorKeras(*self._arguments())
@@ -95,7 +106,10 @@ class FlorKeras(keras.callbacks.Callback):
         return FlorKeras, self._arguments()
 
     def _arguments(self) -> tuple[Any, ...]:
-        return self.store, self.name, self.overhead, self.resume, self.export, self.export_every
+        return (
+            *(self.store, self.name, self.overhead, self.resume),
+            *(self.export, self.export_every, self.checkpoint_every),
+        )
 
 
 def flattened(callbacks: Any) -> list[Any]:

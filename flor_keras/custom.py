@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from flor_keras import session
+from flor_keras.checkpoint.schedule import Every, asked_every
 from flor_keras.errors import UsageError
 
 T = TypeVar("T")
@@ -19,7 +20,9 @@ _PACKAGE = str(Path(__file__).parent)
 _LEAVING = ("POP_TOP", "POP_ITER", "END_FOR")  # how `break` and `return` drop an iterator
 
 
-def loop(name: str, iterable: Iterable[T]) -> Iterator[T]:
+def loop(
+    name: str, iterable: Iterable[T], checkpoint_every: str | int | dict[str, float] = "auto"
+) -> Iterator[T]:
     """Iterate, and record. The outermost loop is the run's loop and its items are epochs; one inside it has the steps.
 
     A replay visits the asked epochs only, and skips the inner loop of each where its steps need not be made again. State
@@ -28,11 +31,16 @@ def loop(name: str, iterable: Iterable[T]) -> Iterator[T]:
     Args:
       name: what the loop is called in tables.
       iterable: anything that can be iterated; of a `tf.data.Dataset` the order of each epoch is kept too.
+      checkpoint_every: how often to checkpoint, as in `FlorKeras`; at the ends of epochs. Of the outermost loop it counts.
+
+    Raises:
+      UsageError: ``checkpoint_every`` cannot be read.
     """
+    every = asked_every(checkpoint_every)
     current = session.ensure()
     main = current.main_loop
     if main is None:
-        return _epochs(current, name, iterable)
+        return _epochs(current, name, iterable, every)
     return _steps(main, iterable)
 
 
@@ -54,10 +62,10 @@ def checkpointing(**objects: Any) -> AbstractContextManager[None]:
     return session.ensure().checkpointing(objects)
 
 
-def _epochs(current: session.Session, name: str, iterable: Iterable[Any]) -> Iterator[Any]:
+def _epochs(current: session.Session, name: str, iterable: Iterable[Any], every: Every) -> Iterator[Any]:
     from flor_keras.state.loops import LoopState
 
-    main = current.begin_loop(name, LoopState(current.objects))
+    main = current.begin_loop(name, LoopState(current.objects), every)
     try:
         main.begin(len(iterable) if isinstance(iterable, Sized) else None)
         yield from main.epochs(iterable)

@@ -17,6 +17,7 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar, overload
 
 from flor_keras import session
+from flor_keras.checkpoint.schedule import Every, asked_every
 from flor_keras.errors import FlorError, UsageError
 from flor_keras.instrument.calls import Calls
 from flor_keras.instrument.index import Index
@@ -25,16 +26,19 @@ from flor_keras.instrument.rewriting import BEGIN, rewritten
 from flor_keras.instrument.scopes import Scope
 from flor_keras.instrument.sources import imported_sources, project_root
 
+CheckpointEvery = str | int | dict[str, float]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_loops: dict[tuple[str, int], tuple[MainLoop, MainLoops]] = {}  # by file and line
+_loops: dict[tuple[str, int], tuple[MainLoop, MainLoops, CheckpointEvery]] = {}  # by file and line
 
 
 @overload
 def record(function: F, /) -> F: ...
 @overload
-def record(*, name: str | None = None) -> Callable[[F], F]: ...
-def record(function: Any = None, /, *, name: str | None = None) -> Any:
+def record(*, name: str | None = None, checkpoint_every: CheckpointEvery = "auto") -> Callable[[F], F]: ...
+def record(
+    function: Any = None, /, *, name: str | None = None, checkpoint_every: CheckpointEvery = "auto"
+) -> Any:
     """Record the training loop of a function, and have replays skip what of it they do not need.
 
     The outermost loop becomes the run's loop and its turns the epochs; the training inside it is what a replay skips.
@@ -44,15 +48,20 @@ def record(function: Any = None, /, *, name: str | None = None) -> Any:
     Args:
       function: the function to decorate; methods and nested functions too.
       name: a name for the run.
+      checkpoint_every: how often to checkpoint, as in `FlorKeras`; at the ends of epochs.
+
+    Raises:
+      UsageError: ``checkpoint_every`` cannot be read.
     """
+    asked_every(checkpoint_every)
     if function is None:
-        return functools.partial(_record, name=name)
-    return _record(function, name)
+        return functools.partial(_record, name=name, every=checkpoint_every)
+    return _record(function, name, checkpoint_every)
 
 
-def _record(function: Any, name: str | None = None) -> Any:
+def _record(function: Any, name: str | None, every: CheckpointEvery) -> Any:
     try:
-        instrumented, refused = instrument(function)
+        instrumented, refused = instrument(function, every)
     except FlorError as error:
         return _left(function, str(error))
     for one in refused:
@@ -70,8 +79,10 @@ def _record(function: Any, name: str | None = None) -> Any:
     return named
 
 
-def instrument(function: Any) -> tuple[Any, list[Refused]]:
+def instrument(function: Any, every: CheckpointEvery = "auto") -> tuple[Any, list[Refused]]:
     """Return a function with its main loops instrumented, None where it has none, and the loops that are refused.
+
+    ``every`` says how often they are checkpointed.
 
     Raises:
       UsageError: its source is not there, or is another than it was compiled from.
@@ -89,7 +100,7 @@ def instrument(function: Any) -> tuple[Any, list[Refused]]:
     found, refused = loops.recorded(scope)
     if not found:
         return None, refused
-    note_loops(code.co_filename, found, loops)
+    note_loops(code.co_filename, found, loops, every)
     tree = rewritten(index.files[path].tree, found)
     flags = code.co_flags & _FUTURE
     compiled = compile(tree, code.co_filename, "exec", flags=flags, dont_inherit=True)
@@ -109,10 +120,12 @@ _FUTURE = functools.reduce(
 )
 
 
-def note_loops(filename: str, found: list[MainLoop], loops: MainLoops) -> None:
+def note_loops(
+    filename: str, found: list[MainLoop], loops: MainLoops, every: CheckpointEvery = "auto"
+) -> None:
     """Remember the loops of a file, for when they begin."""
     for main in found:
-        _loops[filename, main.node.lineno] = (main, loops)
+        _loops[filename, main.node.lineno] = (main, loops, every)
 
 
 @functools.cache
@@ -174,9 +187,10 @@ def begin(line: int) -> AbstractContextManager[Any]:
         return _Plain()
     if current.main_loop is not None:
         return _Inner(current.main_loop)
-    main, loops = _loops[frame.f_code.co_filename, line]
+    main, loops, checkpoint_every = _loops[frame.f_code.co_filename, line]
+    every = asked_every(checkpoint_every)
     try:
-        return _Outer(current, main, loops, frame)
+        return _Outer(current, main, loops, frame, every)
     except Exception as error:  # the border between us and the program
         if (
             current.about_next_loop() is not None
@@ -240,13 +254,15 @@ class _Inner(_Plain):
 class _Outer:
     """Drives a main loop: makes its session's loop, hands the calls on, and ends it however it is left."""
 
-    def __init__(self, current: session.Session, main: MainLoop, loops: MainLoops, frame: FrameType) -> None:
+    def __init__(
+        self, current: session.Session, main: MainLoop, loops: MainLoops, frame: FrameType, every: Every
+    ) -> None:
         self._current = current
         self._frame: FrameType | None = frame
         self._kept = main.kept
         recorded = current.about_next_loop()
         state = loop_state(main, loops, frame, recorded, self._read_names)
-        self.main = current.begin_loop(f"{Path(main.scope.path).name}:{main.node.lineno}", state)
+        self.main = current.begin_loop(f"{Path(main.scope.path).name}:{main.node.lineno}", state, every)
         for name in ("epochs", "next_epoch", "ends", "enters", "steps", "step", "leave", "restores", "take"):
             setattr(self, name, getattr(self.main, name))
 

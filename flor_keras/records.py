@@ -90,6 +90,7 @@ class LoopRecord:
     started_at: float
     finished_at: float | None = None
     history: dict[str, Any] | None = None  # {"epoch": [...], "history": {name: [...]}, "params": {...}}
+    recording: dict[str, Any] | None = None  # what recording it cost: see `Schedule.describe`
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,11 @@ class Session(Protocol):
     def about_next_loop(self) -> Mapping[str, Any] | None:
         """Return what was recorded of the loop about to begin; None where it is recorded now."""
 
-    def begin_loop(self, name: str, state: Any) -> Any:
-        """Take the main loop the program is about to begin, with its state; return what drives it."""
+    def begin_loop(self, name: str, state: Any, every: Any) -> Any:
+        """Take the main loop the program is about to begin, with its state; return what drives it.
+
+        ``every`` says how often to checkpoint it.
+        """
 
     def end_loop(self, main: Any) -> None:
         """The main loop is over; what comes next is not inside of it."""

@@ -86,7 +86,8 @@ class Project:
     def environment(self, changes: dict[str, str] | None = None) -> dict[str, str]:
         """Return a program's environment: nothing of the test session's but what any program needs."""
         kept = {key: value for key, value in os.environ.items() if key in _KEPT_VARIABLES}
-        return {**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "FLOR_STORE": str(self.store), **(changes or {})}
+        own = {"TF_CPP_MIN_LOG_LEVEL": "3", "FLOR_STORE": str(self.store), "FLOR_CHECKPOINT_EVERY": "epoch"}
+        return {**kept, **own, **(changes or {})}
 
 
 def values(run: reading.Run, name: str) -> list[Any]:

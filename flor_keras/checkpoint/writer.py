@@ -125,6 +125,12 @@ class Writer:
             finally:
                 self._lock.release()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is in flight; never waits."""
+        self.poll()
+        return self._pending is not None
+
     def wait(self) -> None:
         """Wait until nothing is in flight; a hung or dead worker is replaced and its job done again."""
         with self._lock:

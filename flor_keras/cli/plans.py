@@ -41,6 +41,10 @@ def print_plan(prospect: Prospect) -> None:
     for loop, why in plan.from_start.items():
         if loop in plan.epochs:
             click.echo(f"        every epoch of loop {loop} before them, too: {why}")
+    if unkept := prospect.costs.unkept:
+        click.echo(
+            f"        the steps of {_epochs(plan, dict(unkept))} too, whose ends have no checkpoint: from the nearest before"
+        )
     if plan.done:
         click.echo(f"done    {_epochs(plan, plan.done)}, by a replay that was stopped")
     if prospect.num_workers > 1:

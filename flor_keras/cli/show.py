@@ -75,7 +75,17 @@ def _loop(loop: LoopRecord, checkpoints: list[CheckpointRecord]) -> dict[str, An
         "steps": loop.steps,
         "is_finished": loop.finished_at is not None,
         "checkpoints": sum(at.loop == loop.loop and at.error is None for at in checkpoints),
+        "recording": _recording(loop.recording),
     }
+
+
+def _recording(recording: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Describe what recording a loop cost; None of a run that was recorded before that was kept."""
+    if recording is None:
+        return None
+    secs = recording["stall_secs"] + recording["worker_secs"]
+    share = secs / recording["training_secs"] if recording["training_secs"] else None
+    return {**recording, "share": share}
 
 
 def _checkpoints(checkpoints: list[CheckpointRecord]) -> dict[str, Any]:
@@ -130,6 +140,7 @@ def _sections(run: dict[str, Any]) -> list[tuple[str, list[str]]]:
         ("loops", [_loop_line(loop) for loop in run["loops"]]),
         ("logged", [_name_line(name, **counts) for name, counts in run["names"].items()]),
         ("checkpoints", _checkpoint_lines(run["checkpoints"])),
+        ("recording", [line for loop in run["loops"] for line in _recording_lines(loop)]),
         ("events", [f"{event['level']}: {event['message']}" for event in run["events"]]),
         ("replays", [_replay_line(replay) for replay in run["replays"]]),
     ]
@@ -168,6 +179,28 @@ def _checkpoint_lines(checkpoints: dict[str, Any]) -> list[str]:
         for at in checkpoints["failed"]
     ]
     return [line if checkpoints["count"] or failed else "none", *failed]
+
+
+_WHY_SKIPPED = {
+    "cost": "more would have cost more than {overhead:.1%} of training",
+    "busy": "the worker was still writing",
+    "asked": "checkpoint_every={every}",
+}
+
+
+def _recording_lines(loop: dict[str, Any]) -> list[str]:
+    recording = loop["recording"]
+    if recording is None:
+        return []
+    stood, worked = text.duration(recording["stall_secs"]), text.duration(recording["worker_secs"])
+    share = "" if recording["share"] is None else f", {recording['share']:.1%} of training"
+    line = f"loop {loop['loop']}: stood still {stood}, worker's share of the CPU {worked}{share}"
+    skipped = [
+        f"{count} passed by: {_WHY_SKIPPED[why].format(**recording)}"
+        for why, count in recording["skipped"].items()
+        if why in _WHY_SKIPPED
+    ]
+    return [f"{line}; {recording['taken']} checkpoints", *(f"  {why}" for why in skipped)]
 
 
 def _replay_line(replay: dict[str, Any]) -> str:

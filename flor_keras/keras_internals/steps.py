@@ -66,6 +66,12 @@ class TrainingSteps:
         return self.owner.steps_per_epoch is None or self.owner._current_iterator is None
 
     @property
+    def num_steps(self) -> int | None:
+        """How many steps an epoch has, None where Keras does not know."""
+        count: int | None = self.owner.num_batches
+        return count
+
+    @property
     def counters(self) -> dict[str, Any]:
         """Where Keras is in its data: steps drawn from the iterator, batches there are (None: unknown)."""
         return {"steps_seen": self.owner._steps_seen, "num_batches": self.owner._num_batches}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flor_keras.checkpoint.schedule import Schedule
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.checkpoint.writer import Writer, job_for
 from flor_keras.environment import num_cpus
 from flor_keras.records import CheckpointRecord, Kind, Position
 from flor_keras.state import pickles
-from flor_keras.state.capture import Snapshot, small_contents
+from flor_keras.state.capture import Snapshot, num_bytes_of, small_contents
 from flor_keras.state.gathering import Gatherer
 from flor_keras.state.pickles import pack, signature
 from flor_keras.state.restore import ARRAYS
@@ -24,16 +26,14 @@ _NUM_CPUS = num_cpus()
 
 
 @dataclass
-class Cost:
-    """What recording took from training so far, in seconds."""
+class _Taken:
+    """A checkpoint that is on its way to the disk."""
 
-    stall_secs: float = 0.0
-    worker_cpu_secs: float = 0.0
-
-    @property
-    def total_secs(self) -> float:
-        """The stall, and the worker's share of the machine."""
-        return self.stall_secs + self.worker_cpu_secs / _NUM_CPUS
+    position: Position
+    kind: Kind
+    state_bytes: int
+    stall_secs: float | None = None  # None until training goes on
+    is_in_line: bool = False  # it was written before training went on
 
 
 class Checkpoints:
@@ -58,13 +58,20 @@ class Checkpoints:
         self._on_row = on_row
         self._gatherer = Gatherer()
         self._snapshot: Snapshot | None = None
+        self._measured: tuple[State | None, int] = None, 0
         self._number = 0
-        self._taken: dict[int, tuple[Position, Kind, float]] = {}
-        self.cost = Cost()
+        self._taken: dict[int, _Taken] = {}
+        self._taking: tuple[int, int] | None = None  # number and thread, while training stands still for it
+        self._schedule: Schedule | None = None
+        self.worker_cpu_secs = 0.0  # what all checkpoints so far took of the worker
         folder = layout.checkpoint_folder(store, run, Position(0, 0, 0), Kind.START).parent
         folder.mkdir(parents=True, exist_ok=True)
         self._is_signing = _can_sign(on_event)
         self._writer = Writer(folder, self._on_done, on_event)
+
+    def follow(self, schedule: Schedule) -> None:
+        """Tell a schedule, until the next is followed, what checkpoints cost and how large the state is."""
+        self._schedule = schedule
 
     def take(
         self,
@@ -96,15 +103,28 @@ class Checkpoints:
         }
         folder = self._folder(position, kind)
         job = job_for(self._number, folder, snapshot.layout, small, described, {pickles.FILE: pickled})
+        taken = self._taken[self._number] = _Taken(position, kind, self._size_of(state))
+        self._taking = self._number, threading.get_ident()
         arena = self._writer.prepare(snapshot.layout)
-        self._taken[self._number] = (position, kind, 0.0)
         if arena is None:
             self._writer.write_now(job, snapshot.contents(arrays))
         else:
             snapshot.copy_into(arena, arrays)
             self._writer.submit(job)
-        self._number += 1
-        self._note_stall(job.number, time.perf_counter() - began)
+        self._number, self._taking = self._number + 1, None
+        self._note_stall(taken, time.perf_counter() - began)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the last checkpoint is still being written; never waits."""
+        return self._writer.is_busy
+
+    def measure(self, roots: Mapping[str, Any]) -> None:
+        """Tell the schedule how large the state is now."""
+        assert self._schedule is not None
+        began = time.perf_counter()
+        self._schedule.grow_to(self._size_of(self._gatherer.gather(roots)))
+        self._schedule.pay(stall_secs=time.perf_counter() - began)
 
     def state(self, roots: Mapping[str, Any]) -> State:
         """Return the variables and tables reached from ``roots``, as the last checkpoint of them had them."""
@@ -130,15 +150,26 @@ class Checkpoints:
     def _folder(self, position: Position, kind: Kind) -> Path:
         return layout.checkpoint_folder(self._store, self._run, position, kind)
 
-    def _note_stall(self, number: int, secs: float) -> None:
-        self.cost.stall_secs += secs
-        if number in self._taken:
-            position, kind, _ = self._taken[number]
-            self._taken[number] = (position, kind, secs)
+    def _size_of(self, state: State) -> int:
+        if state is not self._measured[0]:
+            self._measured = state, num_bytes_of(state)
+        return self._measured[1]
+
+    def _note_stall(self, taken: _Taken, secs: float) -> None:
+        taken.stall_secs = secs
+        if self._schedule is not None:
+            self._schedule.grow_to(taken.state_bytes)
+            self._schedule.pay(stall_secs=secs)
+            if taken.is_in_line:
+                self._schedule.learn(secs, taken.state_bytes)
 
     def _on_done(self, job: Job, done: Done) -> None:
-        position, kind, stall_secs = self._taken.pop(job.number)
-        self.cost.worker_cpu_secs += done.cpu_secs
+        taken = self._taken.pop(job.number)
+        taken.is_in_line = self._taking == (job.number, threading.get_ident())
+        self.worker_cpu_secs += done.cpu_secs
+        if self._schedule is not None and not taken.is_in_line:
+            self._tell_cost(self._schedule, job, taken, done.cpu_secs / _NUM_CPUS)
+        position, kind, stall_secs = taken.position, taken.kind, taken.stall_secs or 0.0
         assert position.loop is not None and position.epoch is not None and position.step is not None
         self._on_row(
             CheckpointRecord(
@@ -156,6 +187,13 @@ class Checkpoints:
                 error=done.error,
             )
         )
+
+    def _tell_cost(self, schedule: Schedule, job: Job, taken: _Taken, worker_secs: float) -> None:
+        schedule.pay(worker_secs=worker_secs)
+        stall_secs = taken.stall_secs
+        if job.number == 0 or stall_secs is None:  # the first is the one the worker was forked for
+            stall_secs = schedule.expected_secs
+        schedule.learn(stall_secs + worker_secs, taken.state_bytes)
 
 
 def _description(state: State, position: Position, kind: Kind) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from flor_keras.checkpoint import bundle
+from flor_keras.checkpoint.schedule import DEFAULT_OVERHEAD, Every
+from flor_keras.recording.pace import Pace
 from flor_keras.recording.recorder import Recorder
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord, Position
 from flor_keras.state.loops import LoopState, data_in
 from flor_keras.state.mainloop import MainLoop, Visit
 
 _RUN = Visit()
-_SHARE_OF_TIME = 1 / 15  # that checkpoints of epochs without a block may take
 
 
 class CustomLoop(MainLoop):
@@ -30,15 +31,15 @@ class CustomLoop(MainLoop):
       loop: its number.
       name: what it is called in tables.
       state: what its epochs begin and end with.
+      every: how often to checkpoint.
     """
 
-    def __init__(self, recorder: Recorder, loop: int, name: str, state: LoopState) -> None:
+    def __init__(self, recorder: Recorder, loop: int, name: str, state: LoopState, every: Every) -> None:
         super().__init__(loop, state, recorder.move)
         self._recorder = recorder
         self._name = name
-        self._began = time.perf_counter()
-        self._cost_before = 0.0
-        self._due = 0.0  # when the next checkpoint of an epoch without a block may be taken
+        self._every = every
+        self._pace: Pace | None = None
         self._last: CheckpointRecord | None = None  # where an interrupted run is resumed
         self._is_last_whole = False
         self._is_rehearsed = False
@@ -59,6 +60,8 @@ class CustomLoop(MainLoop):
             started_at=time.time(),
         )
         self._recorder.journal.post(lambda store: store.begin_loop(record))
+        with self._recorder.shielded("Checkpointing a custom loop"):
+            self._pace = Pace(self._recorder, self.loop, self._every, DEFAULT_OVERHEAD)
         if (why := self.state.why_redone) is not None:
             redone = f"{self._name}: a replay makes it again from its first epoch: {why}"
             self._recorder.redone_loops.append(redone)
@@ -69,8 +72,6 @@ class CustomLoop(MainLoop):
             self._take(Kind.START, self.state.about)
         else:
             self._resume(self._last)
-        self._cost_before = self._recorder.checkpoints.cost.total_secs
-        self._began = self._due = time.perf_counter()
         self.state.iterators.begin_loop(
             () if self._last is None else data_in(self._folder(self._last))["main"]
         )
@@ -117,16 +118,26 @@ class CustomLoop(MainLoop):
         return self._last is not None and self._last.kind is Kind.AFTER
 
     def trained(self) -> None:
-        """Checkpoint the end of the epoch's training."""
-        self._take(Kind.EPOCH_END)
-        self._keep_model(self._room_secs())
+        """Checkpoint the end of the epoch's training, if that is due."""
+        self._take_if_due({})
 
     def epoch_done(self) -> None:
-        """Checkpoint the end of an epoch that has no block."""
-        if not self.is_left and time.perf_counter() >= self._due:
-            self._take(Kind.EPOCH_END, {"is_whole": True})
-            self._due = self._began + self._cost_secs() / _SHARE_OF_TIME
-            self._keep_model(self._room_secs())
+        """Checkpoint the end of an epoch that has no block, if that is due."""
+        if not self.is_left:
+            self._take_if_due({"is_whole": True})
+
+    def _take_if_due(self, manifest: dict[str, Any]) -> None:
+        pace = self._pace
+        if pace is None:
+            return
+        pace.schedule.note_steps(max(1, self.num_steps))
+        if not pace.is_too_early():
+            with self._recorder.shielded("Checkpointing a custom loop"):
+                if pace.is_due_at_end(self.epoch, self.state.native):
+                    self._take(Kind.EPOCH_END, manifest)
+                    self._keep_model(is_needed=False)
+                    return
+        self.state.iterators.leave(self.epoch)
 
     def exhausted(self) -> None:
         """After a loop that is not run again, have the state it led to."""
@@ -152,26 +163,19 @@ class CustomLoop(MainLoop):
             self._take(Kind.EPOCH_END, {"is_whole": True})
         self.move(Position(self.loop))
         self._take(Kind.AFTER, {"is_left_early": not self.is_exhausted})
-        self._keep_model(float("inf"))
+        self._keep_model(is_needed=True)
         with self._recorder.shielded("Finishing a loop"):
             self._recorder.checkpoints.finish()
+            if self._pace is not None:
+                self._pace.finish()
         run, loop, now = self._recorder.run, self.loop, time.time()
         self._recorder.journal.post(lambda store: store.finish_loop(run, loop, None, now))
 
-    def _keep_model(self, room_secs: float) -> None:
-        """Keep the model's graph, for export, if that costs no more than ``room_secs``."""
-        with self._recorder.shielded("Keeping the graph of the model"):
-            checkpoints, roots = self._recorder.checkpoints, self.state.native
-            checkpoints.cost.stall_secs += self._recorder.models.keep(
-                self.loop, roots, checkpoints.state(roots), room_secs
-            )
-
-    def _room_secs(self) -> float:
-        """Return how much more recording may cost so far, to stay within its share of the loop's time."""
-        return _SHARE_OF_TIME * (time.perf_counter() - self._began) - self._cost_secs()
-
-    def _cost_secs(self) -> float:
-        return float(self._recorder.checkpoints.cost.total_secs - self._cost_before)
+    def _keep_model(self, is_needed: bool) -> None:
+        """Keep the model's graph, for export, if it ``is_needed`` or recording may cost that now."""
+        if self._pace is not None:
+            with self._recorder.shielded("Keeping the graph of the model"):
+                self._pace.keep_model(self.state.native, is_needed)
 
     # -- resuming and checkpoints ---------------------------------------------------------------------------------
 
@@ -223,3 +227,5 @@ class CustomLoop(MainLoop):
             self._recorder.checkpoints.take(
                 position, kind, self.state.native, python, {**described, **(manifest or {})}
             )
+            if self._pace is not None:
+                self._pace.took()

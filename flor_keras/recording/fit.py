@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import keras
-
 from flor_keras import keras_internals
-from flor_keras.checkpoint import bundle
-from flor_keras.recording.csv_rows import go_on_with_rows
+from flor_keras.checkpoint.schedule import DEFAULT_OVERHEAD, Every
+from flor_keras.recording.pace import Pace
 from flor_keras.recording.recorder import Recorder
-from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, LoopRecord, Position
-from flor_keras.state.callbacks import capture_callbacks, keyed, restore_callbacks
+from flor_keras.records import Entry, Kind, LoopRecord, Position
+from flor_keras.state.callbacks import capture_callbacks, keyed
 from flor_keras.state.changers import change_the_model
-from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint, recorded_order
-from flor_keras.state.random import capture_random, restore_random
-from flor_keras.state.restore import build_model, read_python, restore_objects
-from flor_keras.state.skip import skip_fit
+from flor_keras.state.data_position import DataSource
+from flor_keras.state.random import capture_random
 from flor_keras.state.variables import STEP, outside_of
 
 if TYPE_CHECKING:
-    from flor_keras.recording.resume import Past
+    from flor_keras.recording.going_on import GoingOn
 
 
 # Which layers were trained when a training function made its first step, which is how it was traced.
@@ -56,14 +50,18 @@ class FitLoop:
         self._epoch = initial_epoch
         self._num_epochs: int | None = None
         self._steps_done = 0
-        self._began = time.perf_counter()
-        self._cost_before = 0.0
-        self.overhead = 1 / 15
-        self.is_exporting = False
+        self._step_logs: Mapping[str, Any] = {}
+        self._steps_before: int | None = None  # of the last whole epoch
+        self._epoch_began = 0.0
+        self.every = Every()
+        self.overhead = DEFAULT_OVERHEAD
+        self.exported_every: int | None = None
+        self._pace: Pace | None = None
+        self._is_end_due: bool | None = None  # decided before the epoch's callbacks were called
+        self._log_names: dict[str, None] = {}
         self._lost: list[str] = []
         self._changes: bool | None = None  # whether callbacks may change the model at the end of an epoch
-        self.past: Past | None = None
-        self._resumed: list[tuple[int, dict[str, Any]]] = []
+        self.going_on: GoingOn | None = None  # where an interrupted run is resumed
 
     def begin(self, model: Any, params: Mapping[str, Any]) -> None:
         """The first step comes next; every other callback has had its `on_train_begin`."""
@@ -73,8 +71,7 @@ class FitLoop:
             self._model = model
             self._roots = {"model": model}
             self._num_epochs = params.get("epochs")
-            self._cost_before = self._recorder.checkpoints.cost.total_secs
-            self._began = time.perf_counter()
+            self._pace = Pace(self._recorder, self.loop, self.every, self.overhead)
             record = LoopRecord(
                 run=self._recorder.run,
                 loop=self.loop,
@@ -89,42 +86,20 @@ class FitLoop:
             self._recorder.move(Position(self.loop))
             if self.source is not None and self.source.training is not None:
                 self.source.training.is_armed = True
+                self.source.is_kept_within = self._pace.schedule.is_within_epochs
+                self.source.on_boundary = self._between_steps
             described = {
                 "params": dict(params),
                 "callbacks": [key for key, _ in keyed(self.callbacks)],
                 "fingerprint": self.fingerprint,
             }
-            if self.past is None or self.past.last(self.loop) is None:
+            if self.going_on is None:
                 self._take(Kind.START, described, goes_on=True)
-        if self.past is not None and (last := self.past.last(self.loop)) is not None:
-            self._go_to(self.past.folder(last), last)
-
-    def _go_to(self, folder: Path, last: CheckpointRecord) -> None:
-        """Put everything into the state of the last checkpoint. Not shielded: wrong numbers are worse than none."""
-        assert self.past is not None and self.source is not None and self.source.training is not None
-        manifest = bundle.read_manifest(folder)
-        for why in manifest.get("inexact", ()):
-            self._recorder.report(f"The run may not go on exactly as it would have: {why}")
-        if last.kind is Kind.EPOCH_END:
-            self._roots = build_model(self.source.training, self._model, manifest)
-            self._resumed = self.past.history(self.loop, last.epoch)
-        restore_objects(folder, self._roots, is_fresh=last.kind is Kind.START)
-        python = read_python(folder)
-        keras_internals.set_trainable_flags(self._model, python["trainable"])
-        restore_callbacks(self.callbacks, self._model, python["callbacks"])
-        if python["data"] is not None:
-            self.source.resume(python["data"], python["random"])
-        else:
-            restore_random(python["random"])
-
-    def _give_history(self) -> None:
-        """Put the logs of the epochs before the resumed one into the model's History, which `fit` has just emptied."""
-        resumed, self._resumed = self._resumed, []
-        history: Any = getattr(self._model, "history", None)
-        for at, (epoch, logs) in enumerate(resumed):
-            history.epoch.insert(at, epoch)
-            for name, value in logs.items():
-                history.history.setdefault(name, []).insert(at, value)
+        if self.going_on is not None:
+            for why in self.going_on.inexact:
+                self._recorder.report(f"The run may not go on exactly as it would have: {why}")
+            self._log_names = dict.fromkeys(self.going_on.log_names)
+            self._roots = self.going_on.begin(model)
 
     def outside_epochs(self) -> None:
         """The loop is about to begin, or its last epoch is over; no other callback knows yet."""
@@ -132,10 +107,19 @@ class FitLoop:
 
     def epoch_begin(self, epoch: int) -> None:
         """An epoch begins; no other callback knows yet."""
-        self._give_history()
         self._epoch = epoch
         self._steps_done = 0
+        self._is_end_due = None
+        self._epoch_began = time.perf_counter()
+        self._recorder.num_outside_steps = 0
         self._recorder.move(Position(self.loop, epoch))
+        if self.going_on is not None:
+            self.going_on.epoch_begin(epoch)
+
+    def epoch_begun(self) -> None:
+        """An epoch has begun; every other callback has had its `on_epoch_begin`."""
+        if self.going_on is not None:
+            self._steps_done, self._recorder.num_outside_steps = self.going_on.epoch_begun(self._roots)
 
     def batch_begin(self, step: int) -> None:
         """A step begins; no other callback knows yet."""
@@ -143,9 +127,10 @@ class FitLoop:
             self._note_trained()
         self._recorder.move(Position(self.loop, self._epoch, step))
 
-    def batch_end(self, step: int) -> None:
+    def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """A step has ended; with several steps per execution, ``step`` is the last of them."""
         self._steps_done = step + 1
+        self._step_logs = logs
         self._recorder.move(Position(self.loop, self._epoch, step))
 
     def _note_trained(self) -> None:
@@ -167,14 +152,52 @@ class FitLoop:
         """The epoch's steps are over; what is logged from here on belongs to the epoch as a whole."""
         self._recorder.move(Position(self.loop, self._epoch))
 
-    def hooks_begin(self) -> None:
+    def hooks_begin(self, epoch: int, logs: dict[str, Any]) -> None:
         """The epoch's callbacks are about to be called; keep what they see, where one may change it for the next."""
         self.steps_end()
+        if self.going_on is not None:
+            self.going_on.add_logs(epoch, self._steps_done, logs)
         with self._recorder.shielded("Recording the end of an epoch"):
             if self._changes is None:
                 self._changes = change_the_model(self.callbacks)
+                if self._pace is not None and self._changes:
+                    self._pace.schedule.num_at_end += 1
             if self._changes:
-                self._take(Kind.EPOCH_HOOKS, {}, goes_on=False)
+                self._is_end_due = self._is_last_epoch or self._is_due_at_end(2)
+                if self._is_end_due:
+                    self._take(Kind.EPOCH_HOOKS, {}, goes_on=False)
+
+    @property
+    def _is_last_epoch(self) -> bool:
+        return self._num_epochs is not None and self._epoch + 1 >= self._num_epochs
+
+    def _is_due_at_end(self, num_checkpoints: int = 1) -> bool:
+        """Whether the end of this epoch, which may not be the last, is checkpointed."""
+        assert self._pace is not None
+        is_exported = self.exported_every is not None and (self._epoch + 1) % self.exported_every == 0
+        return is_exported or self._pace.is_due_at_end(self._epoch, self._roots, num_checkpoints)
+
+    def _between_steps(self, count: int, num_done: int) -> None:
+        """``count`` steps were made at once, and ``num_done`` of this epoch are done; mostly another comes."""
+        pace = self._pace
+        if pace is None:
+            return
+        pace.schedule.note_steps(count)
+        now = time.perf_counter()
+        if now < pace.schedule.look_at:
+            return
+        with self._recorder.shielded("Checkpointing between steps"):
+            last = self._steps_before or self.source.training.num_steps  # type: ignore[union-attr]
+            if last is not None and num_done >= last:
+                return
+            left = None if last is None else (last - num_done) * (now - self._epoch_began) / num_done
+            end_at = None if left is None else now + left
+            if pace.is_due_within(now, end_at, self._is_last_epoch, self._roots):
+                self._find_outside()
+                described: dict[str, Any] = {"num_outside_steps": self._recorder.num_outside_steps}
+                if last is None:  # this may have been the last step
+                    described["step_logs"] = dict(self._step_logs)
+                self._take(Kind.STEP, described, goes_on=True)
 
     def _find_outside(self) -> None:
         """Add the variables the training step uses from outside of the model; known once a step was traced."""
@@ -190,41 +213,36 @@ class FitLoop:
             position = Position(self.loop, epoch)
             for name, value in logs.items():
                 self._recorder.journal.entries.append(Entry(name, value, position))
-            is_last = self._num_epochs is not None and epoch + 1 >= self._num_epochs
-            goes_on = not is_last and not self._model.stop_training
-            self._take(Kind.EPOCH_END, {"logs": dict(logs)}, goes_on)
-        has_room = self.overhead * (time.perf_counter() - self._began) - self._cost_secs()
-        self.keep_model(float("inf") if self.is_exporting else has_room)
-        if self.is_exporting:
+            self._log_names |= dict.fromkeys(logs)
+            self._steps_before = self._steps_done or None
+            goes_on = not self._is_last_epoch and not self._model.stop_training
+            if not goes_on or (self._is_due_at_end() if self._is_end_due is None else self._is_end_due):
+                described = {"logs": dict(logs), "is_changed_by_hooks": bool(self._changes)}
+                self._take(Kind.EPOCH_END, described, goes_on)
+        self.keep_model(is_needed=self.exported_every is not None)
+        if self.exported_every is not None:
             self._recorder.exports.release(self.loop, epoch)
 
-    def end(self, history: Any, overhead: float) -> None:
+    def end(self, history: Any) -> None:
         """`fit` has returned; what its last callbacks did to the model is done."""
         with self._recorder.shielded("Recording the end of fit"):
-            self._give_history()
             described = described_history(history)
             self._take(Kind.AFTER, {"history": described}, goes_on=False)
-            self.keep_model(float("inf"))
+            self.keep_model(is_needed=True)
             self._recorder.checkpoints.finish()
-            if self.is_exporting:
+            if self.exported_every is not None:
                 self._recorder.exports.finish()
             run, loop, now = self._recorder.run, self.loop, time.time()
             self._recorder.journal.post(lambda store: store.finish_loop(run, loop, described, now))
             self._recorder.move(Position(self.loop))
-            self._tell_overhead(overhead)
+            if self._pace is not None:
+                self._pace.finish()
 
-    def keep_model(self, room_secs: float) -> None:
-        """Keep the model's graph, for export, if that costs no more than ``room_secs``."""
+    def keep_model(self, is_needed: bool) -> None:
+        """Keep the model's graph, for export, if it ``is_needed`` or recording may cost that now."""
         with self._recorder.shielded("Keeping the graph of the model"):
-            checkpoints = self._recorder.checkpoints
-            state = checkpoints.state(self._roots)
-            checkpoints.cost.stall_secs += self._recorder.models.keep(
-                self.loop, self._roots, state, room_secs
-            )
-
-    def _cost_secs(self) -> float:
-        """Return what recording has cost this loop so far."""
-        return float(self._recorder.checkpoints.cost.total_secs - self._cost_before)
+            if self._pace is not None:
+                self._pace.keep_model(self._roots, is_needed)
 
     def _take(self, kind: Kind, manifest: dict[str, Any], goes_on: bool) -> None:
         position = Position(self.loop, self._epoch, self._steps_done)
@@ -235,130 +253,32 @@ class FitLoop:
             )
             self._lost = lost
         trainable = keras_internals.trainable_flags(self._model)
-        has_data = self.source is not None and self.source.training is not None and kind in _WITH_DATA
         python = {
             "callbacks": captured,
             "random": capture_random(),  # before the next iterator is made, whose code may draw from it at once
-            "data": self.source.position(goes_on) if has_data and self.source else None,
+            **self._data(kind, goes_on),
             "stop_training": bool(getattr(self._model, "stop_training", False)),
             "trainable": trainable,
         }
         why = self.source.why_inexact if self.source is not None else None
         reasons = filter(None, [why, self._why_frozen(trainable)])
         inexact = [*reasons, *(f"{name} was not kept" for name in lost)]
-        self._recorder.checkpoints.take(position, kind, self._roots, python, {**manifest, "inexact": inexact})
+        described = {**manifest, "inexact": inexact, "log_names": list(self._log_names)}
+        self._recorder.checkpoints.take(position, kind, self._roots, python, described)
+        if self._pace is not None:
+            self._pace.took()
 
-    def _tell_overhead(self, overhead: float) -> None:
-        secs = time.perf_counter() - self._began
-        share = self._cost_secs() / secs
-        if share > overhead:
-            self._recorder.note(
-                f"Recording loop {self.loop} took {share:.1%} of its {secs:.1f} s, more than overhead={overhead:.1%}."
-            )
-
-
-class _Front(keras.callbacks.Callback):
-    """Stands before all other callbacks, so that what they log has the right position."""
-
-    def __init__(self, loop: FitLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._loop.outside_epochs()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self._loop.outside_epochs()
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._loop.epoch_begin(epoch)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._loop.batch_begin(batch)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._loop.batch_end(batch)
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self._loop.steps_end()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._loop.hooks_begin()
-
-
-def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: list[Any], flor: Any) -> Any:
-    """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
-    loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
-    loop.overhead = flor.overhead
-    if flor.export is not None:
-        loop.is_exporting = True
-        recorder.exports.want(loop.loop, flor.export, flor.export_every)
-    loop.past = recorder.past
-    last = None if loop.past is None else loop.past.last(loop.loop)
-    own = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]
-    if last is not None and last.kind is Kind.AFTER:
-        history = skip_fit(call, loop.past.folder(last), own)
-        recorder.move(Position(loop.loop))
-        return history
-    if last is not None:
-        _resume_at(call, loop.past.folder(last), last, own)
-    loop.callbacks = own
-    with recorder.shielded("Fingerprinting the data"):
-        loop.fingerprint = data_fingerprint(call)
-    give_callbacks(call, [_Front(loop), *loop.callbacks, flor])
-    order = order_seed(recorder.seed, loop.loop) if last is None else recorded_order(loop.past.folder(last))
-    loop.source = DataSource(order)
-    flor.loop = loop
-    recorder.execution = Execution(call.model.steps_per_execution, bool(call.model.jit_compile))
-    try:
-        shuffle = order.shuffle if order else None
-        with keras_internals.training_steps(loop.source, shuffle, loop.source.leave_order) as training:
-            loop.source.training = training
-            history = call.make()
-    except BaseException as error:
-        recorder.ending.fail(error)
-        recorder.move(Position(loop.loop))
-        if not isinstance(error, KeyboardInterrupt):  # who interrupts is waiting
-            loop.keep_model(float("inf"))
-        raise
-    finally:
-        flor.loop = None
-        recorder.execution = Execution()
-    recorder.ending.succeed()
-    loop.end(history, flor.overhead)
-    return history
-
-
-def _resume_at(
-    call: keras_internals.FitCall, folder: Path, last: CheckpointRecord, callbacks: Sequence[Any]
-) -> None:
-    """Have `fit` begin with the epoch after the last that is done; with none if training had decided to stop."""
-    if last.kind is Kind.EPOCH_END:
-        call.arguments["initial_epoch"] = last.epoch + 1
-        if read_python(folder)["stop_training"]:
-            call.arguments["epochs"] = last.epoch + 1
-        go_on_with_rows(callbacks, last.epoch + 1)
-
-
-def order_seed(seed: int | None, loop: int) -> OrderSeed | None:
-    """Return what to shuffle arrays from; None where the program's own seed decides and Keras's way is kept.
-
-    Args:
-      seed: that of `flor.seed`, if called.
-      loop: the loop; each has its own orders.
-    """
-    if seed is not None:
-        return OrderSeed(seed + (loop << 32))
-    return None if keras_internals.global_seed() is not None else OrderSeed(secrets.randbits(31))
-
-
-def give_callbacks(call: keras_internals.FitCall, callbacks: list[Any]) -> None:
-    """Put ``callbacks`` in place of those a `fit` call was given."""
-    given = call.arguments.get("callbacks")
-    if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks[:] = callbacks
-    else:
-        call.arguments["callbacks"] = callbacks
+    def _data(self, kind: Kind, goes_on: bool) -> dict[str, Any]:
+        """Return where the data stand, and the orders of epochs since the last checkpoint."""
+        source = self.source
+        if source is None or source.training is None:
+            return {"data": None, "orders": {}}
+        data = None
+        if kind is Kind.STEP:
+            data = source.position_within(self._steps_done)
+        elif kind in _WITH_DATA:
+            data = source.position(goes_on)
+        return {"data": data, "orders": source.take_passed()}
 
 
 def described_history(history: Any) -> dict[str, Any] | None:

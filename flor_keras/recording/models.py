@@ -68,6 +68,14 @@ class Models:
             self._current[loop, name] = subject
         return time.perf_counter() - began
 
+    def owed_secs(self, loop: int, roots: Mapping[str, Any], state: State) -> float:
+        """Return what keeping the graphs of a loop is going to take; 0 if they are kept, or there are none."""
+        num_owed = sum(
+            isinstance(root, keras.Model) and (loop, name) not in self._current
+            for name, root in roots.items()
+        )
+        return num_owed * _expected_secs(state) if num_owed else 0.0
+
     def _keep(self, loop: int, root: str, model: Any, state: State, subject: Any) -> None:
         number = self._numbers.get(loop, self._num_on_disk(loop))
         folder = folder_of(self._folder, loop, number)

@@ -61,6 +61,7 @@ class Recorder(Surroundings):
         self.redone_loops: list[str] = []  # those that a replay makes again from their first epoch, and why
         self.position = Position()
         self.num_loops = 0
+        self.num_outside_steps = 0  # entries of the epoch under way that belong to none of its steps
         self.seed: int | None = None
         self.execution = Execution()
         if resume is not None:
@@ -100,7 +101,9 @@ class Recorder(Surroundings):
                 self.report(f"flor.log({name!r}) was not recorded: {error}")
                 return
         position = self.position
-        if step_offset and position.step is not None:
+        if position.step is None:
+            self.num_outside_steps += 1
+        elif step_offset:
             position = position._replace(step=position.step + step_offset)
         if self.past is not None and self._is_known(name, position):
             return
@@ -141,7 +144,7 @@ class Recorder(Surroundings):
 
     def fit(self, call: Any, callbacks: list[Any], flor: Any) -> Any:
         """Make a `fit` call and record it."""
-        from flor_keras.recording.fit import record_fit
+        from flor_keras.recording.fit_call import record_fit
 
         return record_fit(self, call, callbacks, flor)
 
@@ -149,12 +152,12 @@ class Recorder(Surroundings):
         """Return what was recorded of the loop about to begin, where an interrupted run is resumed."""
         return None if self.past is None else self.past.about(self.num_loops)
 
-    def begin_loop(self, name: str, state: Any) -> Any:
-        """Begin a loop of the program's own."""
+    def begin_loop(self, name: str, state: Any, every: Any) -> Any:
+        """Begin a loop of the program's own, checkpointed ``every`` so often."""
         from flor_keras.recording.custom import CustomLoop
 
         self.add_sources()
-        self.main_loop = CustomLoop(self, self.num_loops, name, state)
+        self.main_loop = CustomLoop(self, self.num_loops, name, state, every)
         self.num_loops += 1
         return self.main_loop
 

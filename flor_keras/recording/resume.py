@@ -18,7 +18,8 @@ from flor_keras.records import CheckpointRecord, Entry, Kind, Position, RunRecor
 from flor_keras.state import pickles
 from flor_keras.store.database import Store
 
-_ORDER = {Kind.START: 0, Kind.EPOCH_END: 1, Kind.AFTER: 2}  # of the others none is a place to go on from
+_ORDER = {Kind.START: 0, Kind.STEP: 1, Kind.EPOCH_END: 1, Kind.AFTER: 2}  # nothing goes on from the others
+LEFT_BEHIND = "left behind when the run was resumed before it"
 
 
 class Past:
@@ -33,6 +34,7 @@ class Past:
         self._store = store
         self._last: dict[int, CheckpointRecord] = {}
         self._ends: dict[int, list[CheckpointRecord]] = {}
+        self._logs: dict[tuple[int, int], dict[str, Any]] = {}
         self._kept: Counter[tuple[str, Position]] = Counter()
         self._starts: dict[int, CheckpointRecord] = {}
         self.damaged: list[tuple[str, str]] = []
@@ -87,13 +89,16 @@ class Past:
             self._last[checkpoint.loop] = checkpoint
 
     def keep(self, entries: Iterable[Entry]) -> None:
-        """Note what stays in the store of what was logged outside of epochs.
+        """Note what stays in the store of what was logged outside of epochs, and for epochs as a whole.
 
-        The program logs that again outside of its loops; what callbacks logged there, in loops that are skipped, it does not.
+        The program logs the former again outside of its loops; what callbacks logged there, in loops that are skipped, it
+        does not.
         """
-        self._kept = Counter(
-            (entry.name, entry.position) for entry in entries if entry.position.epoch is None
-        )
+        for name, value, position in entries:
+            if position.loop is None or position.epoch is None:
+                self._kept[name, position] += 1
+            elif position.step is None:
+                self._logs.setdefault((position.loop, position.epoch), {})[name] = value
 
     def is_kept(self, name: str, position: Position) -> bool:
         """Whether what the program logs now is in the store already; each entry counts once."""
@@ -136,22 +141,55 @@ class Past:
         """Return where a checkpoint lies."""
         return self._store / checkpoint.path
 
-    def history(self, loop: int, upto: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return (epoch, logs) of the epochs of a loop up to and including ``upto``, in order."""
-        ends = sorted((c for c in self._ends.get(loop, ()) if c.epoch <= upto), key=lambda c: c.epoch)
-        return [(c.epoch, bundle.read_manifest(self.folder(c)).get("logs", {})) for c in ends]
+    def history(self, last: CheckpointRecord, names: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
+        """Return (epoch, logs) of the epochs of a loop that were over at a checkpoint, in order.
 
-    def where(self) -> tuple[int, int | None]:
-        """Return the loop that goes on and the last epoch of it that is done (None: none is)."""
+        ``names`` are those of its epoch logs, in their order; the program may have logged others for epochs, too.
+        """
+        num_over = last.epoch + (last.kind is Kind.EPOCH_END)
+        epochs = sorted(e for loop, e in self._logs if loop == last.loop and e < num_over)
+        logs = [
+            (e, {n: self._logs[last.loop, e][n] for n in names if n in self._logs[last.loop, e]})
+            for e in epochs
+        ]
+        return [(epoch, of_epoch) for epoch, of_epoch in logs if of_epoch]
+
+    def where(self) -> tuple[int, CheckpointRecord | None]:
+        """Return the loop that goes on and the checkpoint it goes on from; None if it has not begun."""
         unfinished = [loop for loop, last in self._last.items() if last.kind is not Kind.AFTER]
         if not unfinished:
             return len(self._last), None
-        loop = min(unfinished)
-        return loop, self._last[loop].epoch if self._last[loop].kind is Kind.EPOCH_END else None
+        return min(unfinished), self._last[min(unfinished)]
+
+    def left_behind(self, known: Iterable[CheckpointRecord]) -> list[CheckpointRecord]:
+        """Return the checkpoints of what is done again."""
+        loop, last = self.where()
+        return [
+            c
+            for c in known
+            if c.loop > loop or (c.loop == loop and last is not None and _rank(c) > _rank(last))
+        ]
 
 
-def _rank(checkpoint: CheckpointRecord) -> tuple[int, int]:
-    return _ORDER[checkpoint.kind], checkpoint.epoch
+def _rank(checkpoint: CheckpointRecord) -> tuple[int, int, float]:
+    is_end = checkpoint.kind in (Kind.EPOCH_HOOKS, Kind.EPOCH_END)
+    return _ORDER.get(checkpoint.kind, 1), checkpoint.epoch, float("inf") if is_end else checkpoint.step
+
+
+def _drop_later(opened: Store, run: str, past: Past) -> str:
+    """Drop the rows of what will be done again; return where the run goes on."""
+    loop, last = past.where()
+    later = past.left_behind(opened.checkpoints(run))
+    opened.mark_checkpoints(run, [c.path for c in later], LEFT_BEHIND)
+    if last is None or last.kind is Kind.START:
+        opened.drop_entries_after(run, loop, None)
+        return "its beginning"
+    opened.drop_entries_after(run, loop, last.epoch)
+    if last.kind is Kind.EPOCH_END:
+        return f"the end of epoch {last.epoch}"
+    num_outside_steps = bundle.read_manifest(past.folder(last))["num_outside_steps"]
+    opened.drop_entries_within(run, last.position, num_outside_steps)
+    return f"step {last.step} of epoch {last.epoch}"
 
 
 def take_up(store: Path, ref: str, record: RunRecord) -> Past:
@@ -175,11 +213,9 @@ def take_up(store: Path, ref: str, record: RunRecord) -> Past:
             )
         past = Past(store, run.id)
         opened.reopen_run(run.id, record)
-        opened.drop_entries_after(run.id, *past.where())
+        where = _drop_later(opened, run.id, past)
         past.keep(opened.entries(run.id, recorded=True))
-        loop, epoch = past.where()
-        where = "its beginning" if epoch is None else f"the end of epoch {epoch}"
-        opened.add_event(run.id, "info", f"Resumed loop {loop} from {where}.")
+        opened.add_event(run.id, "info", f"Resumed loop {past.where()[0]} from {where}.")
         for name, why in past.damaged:
             opened.add_event(run.id, "warning", f"Checkpoint {name} was left out: {why}")
             print(f"flor_keras: checkpoint {name} is left out: {why}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from flor_keras.instrument.levels import Level
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.segments import Place, places
+from flor_keras.replay.ways import Ways
 from flor_keras.store.database import Store
 from flor_keras.store.replay_tables import ReplayRow
 
@@ -32,37 +33,30 @@ class Costs:
       startup_secs: from the start of a worker to its first loop: imports, data, model.
       first_secs: what the first visited epoch takes more than the others: tracing, building.
       visit_secs: of each place that is visited.
-      redo_secs: of each epoch that is redone to get to a place.
+      on_way_secs: what making steps again takes for each place when the places before it are visited, too.
+      alone_secs: the same when a worker begins with it, and has to come from the nearest checkpoint before.
+      unkept: epochs that are trained again only because their end has no checkpoint, by loop.
       error: the median relative error of earlier estimates in this store; None without any.
     """
 
     startup_secs: float
     first_secs: float
     visit_secs: float
-    epoch_secs: Mapping[Place, float]
-    is_redone: bool
+    on_way_secs: Mapping[Place, float]
+    alone_secs: Mapping[Place, float]
     scale: float  # of redone epochs, compared with recorded ones
     worker_bytes: int
     error: float | None = None
-    ends: frozenset[Place] = field(default_factory=frozenset)  # epochs whose end has a checkpoint
-    firsts: Mapping[int, int] = field(default_factory=dict)  # the first epoch of each loop
+    unkept: Mapping[str, list[int]] = field(default_factory=dict)
 
     def of_place(self, place: Place) -> float:
         """Return the seconds one place takes."""
-        if not self.is_redone:
-            return self.visit_secs
-        return self.visit_secs + self.scale * self.epoch_secs.get(place, 0.0)
+        return self.visit_secs + self.scale * self.on_way_secs.get(place, 0.0)
 
     def of_lead_in(self, place: Place) -> float:
         """Return the seconds to get to a place from the nearest checkpoint before."""
-        if not self.is_redone:
-            return 0.0
-        loop, epoch = place
-        secs = 0.0
-        while epoch > self.firsts.get(loop, 0) and (loop, epoch - 1) not in self.ends:
-            epoch -= 1
-            secs += self.of_place((loop, epoch))
-        return secs
+        on_way_secs = self.on_way_secs.get(place, 0.0)
+        return self.scale * max(0.0, self.alone_secs.get(place, 0.0) - on_way_secs)
 
     def work_secs(self, plan: Plan) -> float:
         """Return what the visits of a plan take together."""
@@ -80,10 +74,14 @@ class Costs:
 
 def costs_of(store: Store, plan: Plan) -> Costs:
     """Learn the costs of a plan."""
-    loops, checkpoints = store.loops(plan.run), store.checkpoints(plan.run)
+    loops, checkpoints = (
+        store.loops(plan.run),
+        [c for c in store.checkpoints(plan.run) if c.error is None],
+    )
     epoch_secs = _epoch_secs(loops, checkpoints)
     usual = statistics.median(epoch_secs.values()) if epoch_secs else 0.0
     is_redone = Level.STEP.value in plan.levels.values()
+    way = Ways(plan, loops, checkpoints, {p: min(secs, 2 * usual) for p, secs in epoch_secs.items()})
     run = store.run(plan.run)
     known = _Known([row for row in store.replays(plan.run) if row.report and row.report.get("workers")], plan)
     setup_secs = max(0.0, loops[0].started_at - run.started_at) if loops else 0.0
@@ -106,17 +104,14 @@ def costs_of(store: Store, plan: Plan) -> Costs:
         else startup,
         first_secs=guessed_first if first_secs is None else first_secs,
         visit_secs=visit_secs,
-        epoch_secs={place: min(secs, 2 * usual) for place, secs in epoch_secs.items()},
-        is_redone=is_redone,
+        on_way_secs=way.on_way_secs,
+        alone_secs=way.alone_secs,
+        unkept=way.unkept,
         scale=scale,
         worker_bytes=int(
             known.median("peak_bytes", any_level=True) or _BASE_BYTES + _STATES_IN_MEMORY * num_bytes
         ),
         error=known.error(),
-        ends=frozenset(
-            (c.loop, c.epoch) for c in checkpoints if c.kind is Kind.EPOCH_END and c.error is None
-        ),
-        firsts={loop.loop: loop.initial_epoch for loop in loops},
     )
 
 

@@ -120,7 +120,10 @@ class CustomVisit(MainLoop):
         after = self._replayer.checkpoint(self.loop, Kind.AFTER)
         if end is None and after is not None and after.epoch == self.epoch:
             end = after  # the program left the loop in the middle of this epoch
-        return () if end is None else data_in(self._folder(end))["states"]
+        if end is not None:
+            return data_in(self._folder(end))["states"]
+        later = [c for e, c in sorted(self._ends().items()) if e > self.epoch] + ([after] if after else [])
+        return data_in(self._folder(later[0]))["left"].get(self.epoch, ()) if later else ()
 
     def passed(self) -> None:
         """From here on everything is as it was."""

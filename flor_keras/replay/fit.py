@@ -8,7 +8,6 @@ level step the state of the epoch's beginning is restored, its steps are made ag
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,7 +15,7 @@ import keras
 from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.records import Execution, Kind, Position
-from flor_keras.replay.leads import is_probe, leads, name_of, overrides, writes_files
+from flor_keras.replay.leads import is_needed, name_of, overrides, writes_files
 from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
 from flor_keras.state.callbacks import restore_callbacks
@@ -34,7 +33,7 @@ def replay_fit(replayer: Replayer, loop: int, call: keras_internals.FitCall, cal
         after = replayer.folder(replayer.required(loop, Kind.AFTER))
         replayer.note_exact(len(bundle.read_manifest(after)["tensors"]))
         return skip_fit(call, after, callbacks)
-    chosen = _choose(replayer, visit, callbacks)
+    chosen, for_steps = _choose(replayer, visit, callbacks)
     _check_data(visit, call)
     if visit.is_redone and replayer.plan.is_in_graph and call.model.jit_compile:
         call.model.jit_compile = False  # a value cannot leave a step that XLA compiled
@@ -47,7 +46,7 @@ def replay_fit(replayer: Replayer, loop: int, call: keras_internals.FitCall, cal
     arguments["verbose"] = 0
     shuffle = visit.order.shuffle if visit.order else None
     with keras_internals.training_steps(visit, shuffle) as visit.training:
-        arguments["callbacks"] = _Visits(visit, chosen, call.model)
+        arguments["callbacks"] = _Visits(visit, chosen, for_steps, call.model)
         history = call.make()
     if replayer.is_finished(loop):
         return history
@@ -61,19 +60,22 @@ def replay_fit(replayer: Replayer, loop: int, call: keras_internals.FitCall, cal
     return give_history(history, bundle.read_manifest(after))
 
 
-def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> list[Any]:
-    """Return the callbacks that are called; the others are held back and listed."""
-    chosen = []
+def _choose(replayer: Replayer, visit: Visit, callbacks: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the callbacks that are called, and those of them that only redone steps need; others are held back and listed."""
+    chosen, for_steps = [], []
     for callback in callbacks:
-        is_needed = is_probe(callback) or leads(callback, Path(replayer.plan.root), replayer.plan.reaching)
-        may_matter = visit.is_redone or replayer.plan.callbacks == "all" or change_the_model([callback])
-        may_matter = may_matter and not writes_files(callback)
-        if is_needed or may_matter:
+        is_called = is_needed(callback, replayer.plan) or (
+            (replayer.plan.callbacks == "all" or change_the_model([callback])) and not writes_files(callback)
+        )
+        if is_called:
             chosen.append(callback)
+        elif visit.is_redone and not writes_files(callback):
+            chosen.append(callback)
+            for_steps.append(callback)
         elif name_of(callback) not in replayer.held_back:
             replayer.held_back.append(name_of(callback))
     replayer.tell({"event": "held_back", "names": replayer.held_back})
-    return chosen
+    return chosen, for_steps
 
 
 def _check_data(visit: Visit, call: keras_internals.FitCall) -> None:
@@ -90,8 +92,9 @@ class _Visits(keras.callbacks.CallbackList):
     What a callback that is new in the program does to metrics, seeds and random states is undone at once.
     """
 
-    def __init__(self, visit: Visit, callbacks: list[Any], model: Any) -> None:
+    def __init__(self, visit: Visit, callbacks: list[Any], for_steps: list[Any], model: Any) -> None:
         self._visit = visit
+        self._for_steps = for_steps
         params = visit.recorded_params()
         super().__init__(callbacks, add_history=True, add_progbar=False, model=model, **params)
 
@@ -111,11 +114,12 @@ class _Visits(keras.callbacks.CallbackList):
         if not visit.is_asked(epoch):
             return
         visit.replayer.move(Position(visit.loop, epoch))
-        if visit.is_redone:
+        if visit.redoes(epoch):
             visit.resume_before(epoch)
-        elif self._has("on_epoch_begin"):
+        elif any(overrides(c, "on_epoch_begin") for c in self.callbacks if c not in self._for_steps):
             visit.restore_before(epoch)
-        self._call("on_epoch_begin", epoch, logs)
+        if not visit.is_entered_midway(epoch):
+            self._call("on_epoch_begin", epoch, logs)
         visit.disturb()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -133,14 +137,14 @@ class _Visits(keras.callbacks.CallbackList):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         visit = self._visit
-        if not visit.is_asked(epoch) or visit.is_cut():
+        if not visit.is_asked(epoch) or visit.is_cut(epoch):
             return
         visit.replayer.move(Position(visit.loop, epoch))
-        if not visit.is_redone:
+        if not visit.redoes(epoch):
             visit.restore_hooks(epoch)
         given = visit.take_logs(epoch, keras_internals.pythonify_logs(logs))
         self._call("on_epoch_end", epoch, given)
-        if visit.is_redone:
+        if visit.redoes(epoch):
             visit.compare_state(epoch)
         visit.disturb()
         self.model.stop_training = False
@@ -157,8 +161,11 @@ class _Visits(keras.callbacks.CallbackList):
         return any(overrides(callback, hook) for callback in self.callbacks)
 
     def _call(self, hook: str, index: int, logs: Any) -> None:
+        is_redone = self._visit.redoes(self._visit.replayer.position.epoch)
         for callback in self.callbacks:
-            if overrides(callback, hook) and self._visit.is_redone and self._visit.is_new(callback):
+            if callback in self._for_steps and not is_redone:
+                continue
+            if overrides(callback, hook) and is_redone and self._visit.is_new(callback):
                 with self._visit.undisturbed():
                     getattr(callback, hook)(index, logs)
             else:

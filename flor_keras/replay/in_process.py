@@ -181,7 +181,7 @@ class _Replayer(Replayer):
             )
         return super().fit(call, callbacks, flor)
 
-    def begin_loop(self, name: str, state: Any) -> Any:
+    def begin_loop(self, name: str, state: Any, every: Any) -> Any:
         """Refuse a loop of the program's own: its function is not run from the top, which its replay needs."""
         raise UsageError(
             f"flor.replaying goes through calls of fit, and the loop {name!r} is none. Replay its program instead: "

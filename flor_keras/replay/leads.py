@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from flor_keras.replay.plan import Plan
+
 _WRITERS = (
     keras.callbacks.ModelCheckpoint,
     keras.callbacks.CSVLogger,
@@ -25,6 +27,11 @@ def leads(callback: Any, root: Path, reaching: Sequence[Sequence[Any]]) -> bool:
     """Whether one of a callback's functions is among ``reaching``: pairs of path below ``root`` and first line."""
     places = {(str((root / path).resolve()), line) for path, line in reaching}
     return any((_real(code.co_filename), code.co_firstlineno) in places for code in _codes(callback))
+
+
+def is_needed(callback: Any, plan: Plan) -> bool:
+    """Whether a replay was asked for something that a callback logs or computes."""
+    return is_probe(callback) or leads(callback, Path(plan.root), plan.reaching)
 
 
 def is_probe(callback: Any) -> bool:

@@ -23,6 +23,7 @@ from flor_keras.instrument.loglines import LogLine, Program
 from flor_keras.instrument.sources import read_sources
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.replay.asked import parse_probes
+from flor_keras.replay.route import legs_to
 from flor_keras.store.database import Store
 from flor_keras.store.run_tables import RunRow
 
@@ -295,13 +296,11 @@ def epochs_to_visit(store: Store, run: RunRow, levels: set[Level], asked: str | 
     """Return the epochs to visit of each loop, where the levels need any."""
     if not levels & {Level.EPOCH, Level.EVAL, Level.STEP}:
         return {}
-    available: dict[int, list[int]] = {loop.loop: [] for loop in store.loops(run.id)}
-    is_redone = (
-        Level.STEP in levels
-    )  # from the nearest checkpoint before, so that the epoch's own need not be there
-    for checkpoint in store.checkpoints(run.id):
-        if checkpoint.kind is Kind.EPOCH_END and (is_redone or checkpoint.error is None):
-            available[checkpoint.loop].append(checkpoint.epoch)
+    checkpoints = [c for c in store.checkpoints(run.id) if c.error is None]
+    available = {
+        loop.loop: _reachable(loop, [c for c in checkpoints if c.loop == loop.loop])
+        for loop in store.loops(run.id)
+    }
     available |= _epochs_of_custom_loops(store, run)
     if not any(available.values()):
         raise UsageError(
@@ -311,6 +310,15 @@ def epochs_to_visit(store: Store, run: RunRow, levels: set[Level], asked: str | 
     chosen = set(parse_epochs(asked, everywhere))
     visited = {str(loop): [e for e in epochs if e in chosen] for loop, epochs in available.items()}
     return {loop: epochs for loop, epochs in visited.items() if epochs}
+
+
+def _reachable(loop: LoopRecord, checkpoints: list[CheckpointRecord]) -> list[int]:
+    """Return the epochs of a `fit` call whose end has a checkpoint, or can be made again from one before."""
+    ends = {c.epoch for c in checkpoints if c.kind is Kind.EPOCH_END}
+    begun = [c.epoch for c in checkpoints if c.kind in (Kind.STEP, Kind.EPOCH_HOOKS, Kind.EPOCH_END)]
+    num_over = max([max(ends, default=-1) + 1, *begun]) if begun else loop.initial_epoch
+    trained = (loop.history or {}).get("epoch") or range(loop.initial_epoch, num_over)
+    return sorted(ends | {epoch for epoch in trained if legs_to({epoch: (0, None)}, checkpoints) is not None})
 
 
 def _from_start(store: Store, run: RunRow) -> dict[str, str]:

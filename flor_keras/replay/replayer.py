@@ -53,10 +53,11 @@ class Replayer(Surroundings):
         self._replay = replay
         self._names = frozenset(plan.names)
         self._store = Store.open(Path(plan.store))
-        self._checkpoints = {
+        self._whole = [c for c in self._store.checkpoints(plan.run) if c.error is None]
+        self._checkpoints: dict[tuple[int, Kind, int | None], CheckpointRecord] = {
             (c.loop, c.kind, c.epoch if c.kind in _OF_EPOCHS else None): c
-            for c in self._store.checkpoints(plan.run)
-            if c.error is None
+            for c in self._whole
+            if c.kind is not Kind.STEP
         }
         self._recorded = {(e.name, e.position): e.value for e in self._store.entries(plan.run, recorded=True)}
         self._here = Comparison()
@@ -147,7 +148,7 @@ class Replayer(Surroundings):
         is_redone = "step" in self.plan.levels.values()
         return make_probes(self.plan.probes, validation_data, is_redone)
 
-    def begin_loop(self, name: str, state: Any) -> Any:
+    def begin_loop(self, name: str, state: Any, every: Any) -> Any:
         """Begin visiting a loop of the program's own."""
         from flor_keras.replay.custom import CustomVisit
 
@@ -182,6 +183,10 @@ class Replayer(Surroundings):
     def checkpoint(self, loop: int, kind: Kind, epoch: int | None = None) -> CheckpointRecord | None:
         """Return a checkpoint of the recorded run, None where there is none."""
         return self._checkpoints.get((loop, kind, epoch))
+
+    def whole(self, loop: int) -> list[CheckpointRecord]:
+        """Return all checkpoints of a loop, those between steps too."""
+        return [c for c in self._whole if c.loop == loop]
 
     def epoch_ends(self, loop: int) -> dict[int, CheckpointRecord]:
         """Return the checkpoints of the ends of a loop's epochs."""

@@ -10,13 +10,17 @@ from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
 from flor_keras.instrument.levels import Level
 from flor_keras.records import CheckpointRecord, Kind, Position
+from flor_keras.replay.leads import is_needed, overrides
 from flor_keras.replay.replayer import ReplayDone, Replayer
+from flor_keras.replay.route import Leg, Steps, legs_to, taken_up_at, with_checks
 from flor_keras.replay.states import compare_variables
 from flor_keras.state.callbacks import keyed, restore_callbacks
 from flor_keras.state.data_position import DataSource, OrderSeed, recorded_order
 from flor_keras.state.random import capture_random, restore_random
 from flor_keras.state.restore import build_model, read_python, restore_objects
 from flor_keras.state.variables import State, gather
+
+_ANY_STEP = 1 << 60  # an epoch may be taken up as late as can be
 
 
 class Visit(DataSource):
@@ -32,29 +36,49 @@ class Visit(DataSource):
     def __init__(self, replayer: Replayer, loop: int, model: Any, callbacks: Sequence[Any]) -> None:
         self.replayer = replayer
         self.loop = loop
-        self.epochs = replayer.plan.epochs.get(str(loop), [])
-        self.is_redone = Level.STEP.value in replayer.plan.levels.values() and bool(self.epochs)
         self._model = model
         self._roots: dict[str, Any] = {"model": model}
         self._callbacks = callbacks
         self._epoch: int | None = None
         self._restored: str | None = None
         self._transient: State | None = None
+        self._is_ordered = False  # whether the orders of epochs without a checkpoint were read
         self.start = self.manifest(replayer.checkpoint(loop, Kind.START))
-        if self.is_redone:
-            self.epochs = self._with_lead_in(self.epochs)
-        self._redone_to: int | None = None  # the epoch this process has redone to its end
-        super().__init__(self._recorded_order() if self.is_redone else None)
+        asked = replayer.plan.epochs.get(str(loop), [])
+        self._legs = {leg.epoch: leg for leg in self._legs_to(asked)}
+        self.epochs = sorted({*asked, *self._legs})
+        self._steps_kept = {(c.epoch, c.step): c for c in replayer.whole(loop) if c.kind is Kind.STEP}
+        super().__init__(self._recorded_order() if self._legs else None)
+        self.on_boundary = self._check_between_steps
 
-    def _with_lead_in(self, asked: Sequence[int]) -> list[int]:
-        """Return the epochs to redo: the asked ones, and those between them and the nearest checkpoint before."""
-        first = self.start.get("position", {}).get("epoch", 0)
-        needed = set(asked)
+    def _legs_to(self, asked: Sequence[int]) -> list[Leg]:
+        """Return what is made again: all asked epochs at the level step, else those whose state is not there."""
+        plan, whole = self.replayer.plan, self.replayer.whole(self.loop)
+        has_begin = any(
+            overrides(callback, "on_epoch_begin") and is_needed(callback, plan)
+            for callback in self._callbacks
+        )
+        needed: dict[int, Steps] = {}
         for epoch in asked:
-            while epoch > first and self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1) is None:
-                epoch -= 1
-                needed.add(epoch)
-        return sorted(needed)
+            if Level.STEP.value in plan.levels.values():
+                needed[epoch] = (plan.steps[0], plan.steps[-1]) if plan.steps else (0, None)
+            elif not self._is_there(epoch, has_begin):
+                needed[epoch] = (0 if has_begin else _ANY_STEP, None)
+        legs = legs_to(needed, whole)
+        if legs is None:
+            self.replayer.required(self.loop, Kind.START)
+        return with_checks(legs or [], whole)
+
+    def _is_there(self, epoch: int, has_begin: bool) -> bool:
+        """Whether what an epoch's callbacks saw can be restored."""
+        end = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)
+        if end is None:
+            return False
+        hooks = self.replayer.checkpoint(self.loop, Kind.EPOCH_HOOKS, epoch)
+        is_first = epoch == self.start.get("position", {}).get("epoch", 0)
+        before = is_first or self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1)
+        is_seen = hooks is not None or not self.manifest(end).get("is_changed_by_hooks")
+        return is_seen and (not has_begin or bool(before))
 
     # -- which epochs ------------------------------------------------------------------------------------------
 
@@ -63,38 +87,57 @@ class Visit(DataSource):
         self._epoch = epoch if epoch in self.epochs else None
         return self._epoch is not None
 
-    def is_cut(self) -> bool:
+    @property
+    def is_redone(self) -> bool:
+        """Whether steps are made again in any of the epochs."""
+        return bool(self._legs)
+
+    def redoes(self, epoch: int | None) -> bool:
+        """Whether the steps of an epoch are made again."""
+        return epoch in self._legs
+
+    def is_entered_midway(self, epoch: int) -> bool:
+        """Whether an epoch is taken up after its first step, so that its beginning is not to be gone through."""
+        return self.redoes(epoch) and self._legs[epoch].first > 0
+
+    def is_cut(self, epoch: int) -> bool:
         """Whether the epoch is left before its end, the asked steps being done."""
-        return self.is_redone and self.replayer.plan.steps is not None
+        return self.redoes(epoch) and self._legs[epoch].last is not None
 
     def validated_epochs(self, frequency: Any) -> list[int]:
         """Return the epochs, counted from 1 as Keras does here, whose validation is run again."""
-        if self.is_cut():
-            return []
-        if self.is_redone:
-            is_due = (lambda e: e % frequency == 0) if isinstance(frequency, int) else frequency.__contains__
-            return [epoch + 1 for epoch in self.epochs if is_due(epoch + 1)]
+        is_due = (lambda e: e % frequency == 0) if isinstance(frequency, int) else frequency.__contains__
         is_eval = Level.EVAL.value in self.replayer.plan.levels.values()
-        return [epoch + 1 for epoch in self.epochs] if is_eval else []
+        asked = self.replayer.plan.epochs.get(str(self.loop), [])
+        return [
+            epoch + 1
+            for epoch in self.epochs
+            if not self.is_cut(epoch)
+            and ((is_eval and epoch in asked) or (self.redoes(epoch) and is_due(epoch + 1)))
+        ]
 
     # -- between fit and its data ------------------------------------------------------------------------------
 
     def steps(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Give an asked epoch its steps if they are redone; else none, and then the state they led to."""
-        if self._epoch is not None and self.is_redone:
-            yield from self._redone(super().steps(steps))
+        if self._epoch is not None and self.redoes(self._epoch):
+            yield from self._redone(super().steps(steps), self._legs[self._epoch].last)
         elif self._epoch is not None:
             self.restore_hooks(self._epoch)
             self.replayer.move(Position(self.loop, self._epoch))
 
-    def _redone(self, steps: Iterator[Any]) -> Iterator[Any]:
-        asked = self.replayer.plan.steps
+    def _redone(self, steps: Iterator[Any], last: int | None) -> Iterator[Any]:
         for begin, end, iterator in steps:
-            if asked is not None and begin > asked[-1]:
+            if last is not None and begin > last:
                 if self._epoch == self.epochs[-1] and self.replayer.is_finished(self.loop):
                     raise ReplayDone
                 return
             yield begin, end, iterator
+
+    def _check_between_steps(self, count: int, num_done: int) -> None:
+        """Compare with the checkpoint of this place, if there is one."""
+        if self._epoch is not None and (checkpoint := self._steps_kept.get((self._epoch, num_done))):
+            self._compare(checkpoint, Position(self.loop, self._epoch, num_done - 1))
 
     def _recorded_order(self) -> OrderSeed | None:
         checkpoint = self.replayer.checkpoint(self.loop, Kind.START)
@@ -104,11 +147,10 @@ class Visit(DataSource):
 
     def build(self, training: keras_internals.TrainingSteps) -> None:
         """Create all variables that were recorded, as training would have created them."""
-        last = self.replayer.checkpoint(self.loop, Kind.AFTER) or self._last_epoch_end()
+        whole = [c for c in self.replayer.whole(self.loop) if taken_up_at(c) is not None]
+        newest = max(whole, key=lambda c: taken_up_at(c) or (), default=None)
+        last = self.replayer.checkpoint(self.loop, Kind.AFTER) or newest
         self._roots = build_model(training, self._model, self.manifest(last))
-
-    def _last_epoch_end(self) -> CheckpointRecord | None:
-        return self.replayer.checkpoint(self.loop, Kind.EPOCH_END, self.epochs[-1]) if self.epochs else None
 
     def restore(self, kind: Kind, epoch: int | None = None) -> None:
         """Put the model into a recorded state, unless it is in it already."""
@@ -116,7 +158,7 @@ class Visit(DataSource):
         if self._restored != checkpoint.path:
             folder = self.replayer.folder(checkpoint)
             restore_objects(folder, self._roots, is_fresh=kind is Kind.START)
-            if not self.is_redone:
+            if not (self.is_redone if self._epoch is None else self.redoes(self._epoch)):
                 self.replayer.note_exact(len(bundle.read_manifest(folder)["tensors"]))
             self._restored = checkpoint.path
 
@@ -150,40 +192,56 @@ class Visit(DataSource):
         if not ends or self.replayer.checkpoint(self.loop, Kind.AFTER) is None:
             return
         last = max(ends)
-        self.restore(*((Kind.EPOCH_END, last) if self.is_redone else (Kind.AFTER,)))
+        is_seen_before = self.redoes(self.epochs[-1] if self.epochs else None)
+        self.restore(*((Kind.EPOCH_END, last) if is_seen_before else (Kind.AFTER,)))
         restore_callbacks(
             self._callbacks, self._model, read_python(self.replayer.folder(ends[last]))["callbacks"]
         )
 
     def resume_before(self, epoch: int) -> None:
-        """Put everything into the state an epoch begins with: model, callbacks, data and random states."""
-        is_there = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch - 1) is not None
-        if not is_there and self._redone_to == epoch - 1:
+        """Put everything into the state an epoch, or what is redone of it, begins with: model, callbacks, data, random."""
+        self._read_orders()
+        checkpoint = self._legs[epoch].start
+        if checkpoint is None:
             self._go_on(epoch)
             return
-        checkpoint = self.before(epoch)
-        self._restored = None
-        self.restore_before(epoch)
-        self._model.reset_metrics()
-        python = read_python(self.replayer.folder(checkpoint))
+        folder = self.replayer.folder(checkpoint)
+        restore_objects(folder, self._roots, is_fresh=checkpoint.kind is Kind.START)
+        is_within = checkpoint.kind is Kind.STEP
+        if not is_within:
+            self._model.reset_metrics()
+        python = read_python(folder)
         keras_internals.set_trainable_flags(self._model, python["trainable"])
         restore_callbacks(self._callbacks, self._model, python["callbacks"])
-        if python["data"] is not None:
-            self.resume(python["data"], python["random"])
-        else:
+        if python["data"] is None:
             restore_random(python["random"])
+        else:
+            (self.resume_within if is_within else self.resume)(python["data"], python["random"])
         self._model.stop_training = False
         for cause in (*self.manifest(checkpoint).get("inexact", ()), *filter(None, [self.why_random])):
             self.replayer.suspect(cause)
 
+    def _read_orders(self) -> None:
+        """Read the orders that epochs without a checkpoint had; the next checkpoint after each has them."""
+        if self._is_ordered:
+            return
+        self._is_ordered = True
+        ends = {
+            at: c
+            for c in self.replayer.whole(self.loop)
+            if (at := (float("inf"), 0) if c.kind is Kind.AFTER else taken_up_at(c)) is not None
+        }
+        epochs = [epoch for epoch, leg in self._legs.items() if leg.start is None]
+        for at in {min(later) for epoch in epochs if (later := [at for at in ends if at > (epoch, 0)])}:
+            self.orders = {**self.orders, **read_python(self.replayer.folder(ends[at])).get("orders", {})}
+
     def _go_on(self, epoch: int) -> None:
-        """Begin an epoch where this process stands; what the order of unseeded data came from is not there."""
-        assert self.training is not None
-        if self.training.adapter_kind == "dataset" and keras_internals.global_seed() is None:
-            self.replayer.suspect(
-                f"the checkpoint of the end of epoch {epoch - 1}, which holds the order of the data in epoch {epoch}, "
-                "is missing"
-            )
+        """Begin an epoch where this process stands."""
+        training = self.training
+        assert training is not None
+        is_unseeded = training.adapter_kind == "dataset" and keras_internals.global_seed() is None
+        if is_unseeded and training.creates_next and self._created + 1 not in self.orders:
+            self.replayer.suspect(f"the order of the data in epoch {epoch} was not kept by a checkpoint")
 
     def disturb(self) -> None:
         """Note that the program has computed with the model, so that its state has to be restored again."""
@@ -221,18 +279,21 @@ class Visit(DataSource):
         position = Position(self.loop, epoch)
         for name, value in logs.items():
             is_recorded = self.replayer.recorded_value(name, position) is not None
-            if self.is_redone or is_recorded or name.startswith("val_"):
+            if self.redoes(epoch) or is_recorded or name.startswith("val_"):
                 self.replayer.log(name, value)  # any other metric has seen no step of this epoch
+        if self.redoes(epoch):
+            return dict(logs)
         recorded = self.manifest(self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)).get("logs", {})
-        return dict(logs) if self.is_redone else {**logs, **recorded}
+        return {**logs, **recorded}
 
     def compare_state(self, epoch: int) -> None:
         """Compare every variable after a redone epoch with its checkpoint, bit for bit."""
-        self._redone_to = epoch
         checkpoint = self.replayer.checkpoint(self.loop, Kind.EPOCH_END, epoch)
-        if checkpoint is None:
-            return
-        if compare_variables(self.replayer, checkpoint, self._roots, Position(self.loop, epoch)):
+        if checkpoint is not None:
+            self._compare(checkpoint, Position(self.loop, epoch))
+
+    def _compare(self, checkpoint: CheckpointRecord, position: Position) -> None:
+        if compare_variables(self.replayer, checkpoint, self._roots, position):
             self.replayer.suspect_random_ops(keras_internals.stateful_random_ops(self._model))
 
     def recorded_params(self) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class Snapshot:
         return [content_of(name, variable.read_value()) for name, variable in self._texts.items()]
 
 
+def num_bytes_of(state: State) -> int:
+    """Return how large the variables of a state are together, text apart."""
+    return sum(_num_bytes(v) for v in state.variables.values() if not _is_string(v))
+
+
 def small_contents(state: State, snapshot: Snapshot) -> list[Content]:
     """Return what does not go through the arena: the content of tables, and text."""
     found = snapshot.strings()

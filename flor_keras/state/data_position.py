@@ -9,11 +9,16 @@ Each kind of data has its own way:
   was drawn since is drawn again.
 - PyDataset: its attributes, as far as they change during training.
 - generators: what was drawn is drawn again.
+
+Inside an epoch it is the place where the epoch began, and how many batches were drawn since: they are drawn again and no
+step is made with them. An epoch that begins without a checkpoint leaves the state of its `tf.data` iterator to the next one.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,10 @@ from flor_keras.state.pickles import is_packable, pack
 from flor_keras.state.random import capture_random, is_same_random, restore_random
 from flor_keras.state.restore import read_python
 
+_WHY_RANDOM = (
+    "the data generator draws from the random state of NumPy or Python that the rest of the program has too, "
+    "ahead of training; give it a generator of its own: np.random.default_rng(seed)"
+)
 _LARGE_STATE_BYTES = 16 << 20
 _LARGE_BYTES = 64 << 20
 _BATCH_STRIDE = (
@@ -67,8 +76,25 @@ def _why_random(dataset: Any, is_unseeded: bool) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Within:
+    """A place inside of an epoch that is to be gone to: what is drawn, and the states on both sides of it."""
+
+    step: int
+    num_missing: int
+    attributes: Mapping[str, Any]
+    random_before: Mapping[str, Any] | None
+    random: Mapping[str, Any]
+
+
 class DataSource:
-    """Stands between `fit` and its data: counts, and makes the next iterator early enough to keep its state."""
+    """Stands between `fit` and its data: counts, and makes the next iterator early enough to keep its state.
+
+    Attributes:
+      is_kept_within: places inside of epochs are asked for.
+      on_boundary: called between two steps with how many were made at once, and how many of the epoch are done.
+      orders: the recorded states of fresh `tf.data` iterators, by the number of the iterator.
+    """
 
     def __init__(self, order: OrderSeed | None) -> None:
         self.order = order
@@ -84,6 +110,13 @@ class DataSource:
         self._current: Any = None
         self._is_midway_large = False
         self._baseline: dict[str, str | None] | None = None
+        self.is_kept_within = False
+        self.on_boundary: Callable[[int, int], None] | None = None
+        self.orders: Mapping[int, bytes] = {}
+        self._begun: dict[str, Any] = {}
+        self._random_begun: Mapping[str, Any] | None = None
+        self._passed: dict[int, bytes] = {}
+        self._within: _Within | None = None
 
     # -- between fit and its data ------------------------------------------------------------------------------
 
@@ -102,11 +135,63 @@ class DataSource:
         return self._new(make)
 
     def steps(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """Count the batches drawn."""
+        """Count the batches drawn; those before the place to go to are drawn and not given."""
+        first = 0
         for begin, end, iterator in steps:
-            self._consumed += end - begin + 1
-            self._total += end - begin + 1
+            count = end - begin + 1
+            if begin == 0:
+                first = 0 if self._within is None else self._within.step
+                self._begin_epoch(iterator, count)
+            if begin < first:
+                continue
+            self._consumed += count
+            self._total += count
             yield begin, end, iterator
+            if self.on_boundary is not None:
+                self.on_boundary(count, end + 1)
+
+    def _begin_epoch(self, iterator: Any, count: int) -> None:
+        """Keras has made the epoch's iterator, and nothing was drawn from it in this epoch."""
+        training = self.training
+        assert training is not None
+        if self._within is not None:
+            self._go_within(self._within)
+        is_unseeded = training.adapter_kind == "dataset" and keras_internals.global_seed() is None
+        if is_unseeded and self._fresh is not None and not self._consumed:
+            self._passed[self._created] = self._fresh
+        if self.is_kept_within:
+            counters = training.counters
+            counters["steps_seen"] -= count
+            self._random_begun = None if training.adapter_kind == "array" else capture_random()
+            self._begun = {
+                **self._place(training, self._created, self._consumed, self._fresh),
+                "is_new": training.creates_next,
+                "counters": counters,
+                "attributes": copy.deepcopy(self._changed_attributes(training.py_dataset)),
+            }
+        if self._within is not None:
+            within, self._within = self._within, None
+            self._draw(within, iterator)
+
+    def _go_within(self, within: _Within) -> None:
+        """Undo what the beginning of the epoch changed: Keras lets a PyDataset begin it once more."""
+        assert self.training is not None
+        for name, value in within.attributes.items():
+            setattr(self.training.py_dataset, name, value)
+        if within.random_before is not None:
+            restore_random(within.random_before)
+
+    def _draw(self, within: _Within, iterator: Any) -> None:
+        """Draw what was drawn before a place; see `resume` for random states."""
+        before = capture_random()
+        for _ in range(within.num_missing):
+            next(iterator)
+        self._consumed += within.num_missing
+        self._total += within.num_missing
+        if is_same_random(before, capture_random()):
+            restore_random(within.random)
+        else:
+            self.why_random = _WHY_RANDOM
 
     def _new(self, make: Callable[[], Any]) -> Any:
         self._created += 1
@@ -114,7 +199,9 @@ class DataSource:
         if self.order is not None and self.training is not None and self.training.adapter_kind == "array":
             self.order.set_number(self._created)
         self._current = make()
-        self._fresh = self._serialized(self._current)
+        if (state := self.orders.get(self._created)) is not None:
+            keras_internals.deserialize_iterator(self._current, state)
+        self._fresh = state or self._serialized(self._current)
         return self._current
 
     def _serialized(self, iterator: Any) -> bytes | None:
@@ -150,16 +237,49 @@ class DataSource:
         if not makes_next and consumed and (midway := self._midway()) is not None:
             state, consumed = midway, 0
         return {
+            **self._place(training, created, consumed, state),
+            "is_new": makes_next,
+            "counters": training.counters,
+            "attributes": self._changed_attributes(training.py_dataset),
+        }
+
+    def _place(
+        self, training: keras_internals.TrainingSteps, created: int, consumed: int, state: bytes | None
+    ) -> dict[str, Any]:
+        return {
             "kind": training.adapter_kind,
             "order_seed": None if self.order is None else self.order.seed,
             "created": created,
             "consumed": consumed,
             "total": self._total,
             "state": None if state is None else _as_array(state),
-            "is_new": makes_next,
-            "counters": training.counters,
-            "attributes": self._changed_attributes(training.py_dataset),
         }
+
+    def position_within(self, step: int) -> dict[str, Any]:
+        """Return where the data stand inside an epoch of which ``step`` steps are done."""
+        assert self.training is not None
+        begun, num_missing = self._begun, self._consumed - self._begun["consumed"]
+        is_repeated = bool(begun["consumed"]) or keras_internals.has_shuffle_below_repeat(
+            self.training.dataset
+        )
+        self._note_repeat(self.training)
+        if is_repeated and (midway := self._midway()) is not None:
+            begun = {**begun, "state": _as_array(midway), "consumed": 0, "total": self._total}
+            num_missing = 0
+        return {"begun": begun, "random": self._random_begun, "step": step, "num_missing": num_missing}
+
+    def take_passed(self) -> dict[int, bytes]:
+        """Return the states of the fresh iterators of epochs since the last call, by the number of the iterator."""
+        passed, self._passed = self._passed, {}
+        return passed
+
+    def resume_within(self, position: Mapping[str, Any], random: Mapping[str, Any]) -> None:
+        """Go to a recorded place inside of an epoch, which comes next; the batches before it are drawn when it begins."""
+        begun = position["begun"]
+        self.resume(begun, position["random"] or random)
+        self._within = _Within(
+            position["step"], position["num_missing"], begun["attributes"], position["random"], random
+        )
 
     def resume(self, position: Mapping[str, Any], random: Mapping[str, Any]) -> None:
         """Go to a recorded position and random states; the next epoch then draws what it drew when it was recorded.
@@ -178,10 +298,7 @@ class DataSource:
         if not is_at_once and is_same_random(before, capture_random()):
             restore_random(random)
         elif not is_at_once:
-            self.why_random = (
-                "the data generator draws from the random state of NumPy or Python that the rest of the program has too, "
-                "ahead of training; give it a generator of its own: np.random.default_rng(seed)"
-            )
+            self.why_random = _WHY_RANDOM
         if position["is_new"]:
             self._ready = iterator
             training.resume(position["counters"], None)
@@ -205,7 +322,8 @@ class DataSource:
             self._created = position["created"] - 1
             iterator, missing = self._new(training.make_iterator), position["consumed"]
             if position["state"] is not None:
-                keras_internals.deserialize_iterator(iterator, _as_bytes(position["state"]))
+                self._fresh = _as_bytes(position["state"])
+                keras_internals.deserialize_iterator(iterator, self._fresh)
         for _ in range(missing):
             next(iterator)
         self._current = iterator
@@ -270,6 +388,7 @@ def _as_bytes(state: tuple[int, np.ndarray]) -> bytes:
 def recorded_order(folder: Path) -> OrderSeed | None:
     """Return what a recorded loop shuffled its arrays from."""
     data = read_python(folder)["data"]
+    data = data and data.get("begun", data)
     return OrderSeed(data["order_seed"]) if data and data["order_seed"] is not None else None
 
 

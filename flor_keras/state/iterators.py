@@ -74,6 +74,7 @@ class Iterators:
         self._main: list[bytes | None] = []  # those the main loop itself goes through
         self._states: list[bytes | None] = []
         self._recorded: Sequence[bytes | None] = ()
+        self._left: dict[int, list[bytes | None]] = {}  # of epochs since the last position
         self._since = 0
         self._is_watching = False
 
@@ -100,9 +101,20 @@ class Iterators:
             self._is_watching = True
             keras_internals.watch_iterators(self._make)
 
+    def leave(self, epoch: int) -> None:
+        """Keep the states of this epoch's iterators for the next position: no checkpoint is taken here."""
+        if self._states:
+            self._left[epoch] = list(self._states)
+
     def position(self) -> dict[str, Any]:
         """Return the states of this epoch's iterators, and how many all lasting pipelines have had."""
-        return {"main": list(self._main), "states": list(self._states), "drawn": _drawn.counts()}
+        left, self._left = self._left, {}
+        return {
+            "main": list(self._main),
+            "states": list(self._states),
+            "left": left,
+            "drawn": _drawn.counts(),
+        }
 
     def owe(self, position: Mapping[str, Any]) -> None:
         """Note the iterators there were in what is skipped; they are made when their pipeline is used next."""

@@ -102,6 +102,22 @@ class EntryTables(Connection):
                 (number, loop, epoch, number, loop),
             )
 
+    def drop_entries_within(self, run: str, position: Position, num_outside_steps: int) -> None:
+        """Drop what was recorded in an epoch after so many steps of it (``position``).
+
+        Of what belongs to none of its steps the first ``num_outside_steps`` stay.
+        """
+        loop, epoch, step = position
+        of_epoch = "run = ? AND replay IS NULL AND loop = ? AND epoch = ?"
+        at = (self._number(run), loop, epoch)
+        with self._transaction() as connection:
+            connection.execute(f"DELETE FROM entries WHERE {of_epoch} AND step >= ?", (*at, step))
+            connection.execute(
+                f"DELETE FROM entries WHERE {of_epoch} AND step IS NULL AND number NOT IN "
+                f"(SELECT number FROM entries WHERE {of_epoch} AND step IS NULL ORDER BY number LIMIT ?)",
+                (*at, *at, num_outside_steps),
+            )
+
     def entries(
         self, run: str, names: Iterable[str] | None = None, recorded: bool | None = None
     ) -> list[Entry]:

@@ -22,7 +22,7 @@ _RUN_COLUMNS = (
     "id, name, script, argv, started_at, pid, host, process_started, cwd, environment, "
     "status, finished_at, error"
 )
-_LOOP_COLUMNS = "loop, kind, name, initial_epoch, epochs, steps, started_at, finished_at, history"
+_LOOP_COLUMNS = "loop, kind, name, initial_epoch, epochs, steps, started_at, finished_at, history, recording"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +200,11 @@ class RunTables(Connection):
     def begin_loop(self, loop: LoopRecord) -> None:
         """Add a loop; one of the same number (a resumed run comes to it again) is replaced."""
         row = (loop.loop, loop.kind, loop.name, loop.initial_epoch, loop.epochs, loop.steps, loop.started_at)
-        history = None if loop.history is None else to_json(loop.history)
+        texts = [None if value is None else to_json(value) for value in (loop.history, loop.recording)]
         with self._transaction() as connection:
             connection.execute(
-                f"INSERT OR REPLACE INTO loops (run, {_LOOP_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (self._number(loop.run), *row, loop.finished_at, history),
+                f"INSERT OR REPLACE INTO loops (run, {_LOOP_COLUMNS}) VALUES (?{', ?' * 10})",
+                (self._number(loop.run), *row, loop.finished_at, *texts),
             )
 
     def finish_loop(self, run: str, loop: int, history: dict[str, Any] | None, finished_at: float) -> None:
@@ -214,6 +214,14 @@ class RunTables(Connection):
             connection.execute(
                 "UPDATE loops SET finished_at = ?, history = ? WHERE run = ? AND loop = ?",
                 (finished_at, text, self._number(run), loop),
+            )
+
+    def note_recording(self, run: str, loop: int, recording: dict[str, Any]) -> None:
+        """Say what recording a loop has cost so far; see `LoopRecord.recording`."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE loops SET recording = ? WHERE run = ? AND loop = ?",
+                (to_json(recording), self._number(run), loop),
             )
 
     def loops(self, run: str) -> list[LoopRecord]:
@@ -227,8 +235,8 @@ def _process_columns(run: RunRecord) -> tuple[Any, ...]:
 
 
 def _loop_record(run: str, row: tuple[Any, ...]) -> LoopRecord:
-    loop = LoopRecord(run, *row[:-1])
-    return dataclasses.replace(loop, history=from_json(row[-1]))
+    loop = LoopRecord(run, *row[:-2])
+    return dataclasses.replace(loop, history=from_json(row[-2]), recording=from_json(row[-1]))
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:

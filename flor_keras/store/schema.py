@@ -70,6 +70,7 @@ MIGRATIONS = (
     CREATE INDEX events_by_run ON events (run);
     """,
     "ALTER TABLE checkpoints ADD COLUMN shared_bytes INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE loops ADD COLUMN recording TEXT",
 )
 
 

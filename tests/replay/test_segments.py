@@ -33,7 +33,7 @@ PLAN = Plan(
     reaching=[],
     callbacks="needed",
 )
-COSTS = Costs(5.0, 1.0, 10.0, {}, False, 1.0, worker_bytes=10**9)
+COSTS = Costs(5.0, 1.0, 10.0, {}, {}, 1.0, worker_bytes=10**9)
 
 
 @given(st.integers(1, 12), st.lists(st.floats(0.01, 100), min_size=10, max_size=10))
@@ -59,11 +59,12 @@ def test_segments_begin_where_a_checkpoint_makes_that_cheap():
     assert [places(segment)[0] for segment in segments] == [(0, 0), (1, 0)]
 
 
-def test_the_lead_in_of_a_place_is_what_lies_between_it_and_the_nearest_checkpoint():
+def test_the_lead_in_of_a_place_is_what_a_worker_that_begins_there_redoes_more_than_one_on_its_way():
     costs = replace(
-        COSTS, is_redone=True, visit_secs=0.0, epoch_secs={(0, e): 2.0 for e in range(9)}, ends={(0, 3)}
+        COSTS, visit_secs=1.0, scale=0.5, on_way_secs={(0, 4): 2.0}, alone_secs={(0, 4): 8.0, (0, 5): 4.0}
     )
-    assert [costs.of_lead_in((0, epoch)) for epoch in (0, 2, 4, 6)] == [0.0, 4.0, 0.0, 4.0]
+    assert [costs.of_place((0, epoch)) for epoch in (3, 4, 5)] == [1.0, 2.0, 1.0]
+    assert [costs.of_lead_in((0, epoch)) for epoch in (3, 4, 5)] == [0.0, 3.0, 2.0]
 
 
 def test_a_start_takes_what_it_took_when_the_run_was_recorded(tmp_path, run_record):
