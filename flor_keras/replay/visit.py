@@ -55,7 +55,7 @@ class Visit(DataSource):
         """Return what is made again: all asked epochs at the level step, else those whose state is not there."""
         plan, whole = self.replayer.plan, self.replayer.whole(self.loop)
         has_begin = any(
-            overrides(callback, "on_epoch_begin") and is_needed(callback, plan)
+            overrides(callback, "on_epoch_begin") and (plan.callbacks == "all" or is_needed(callback, plan))
             for callback in self._callbacks
         )
         needed: dict[int, Steps] = {}

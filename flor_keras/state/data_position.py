@@ -276,9 +276,12 @@ class DataSource:
     def resume_within(self, position: Mapping[str, Any], random: Mapping[str, Any]) -> None:
         """Go to a recorded place inside of an epoch, which comes next; the batches before it are drawn when it begins."""
         begun = position["begun"]
+        attributes = copy.deepcopy(
+            begun["attributes"]
+        )  # Keras's beginning of the epoch may change the others
         self.resume(begun, position["random"] or random)
         self._within = _Within(
-            position["step"], position["num_missing"], begun["attributes"], position["random"], random
+            position["step"], position["num_missing"], attributes, position["random"], random
         )
 
     def resume(self, position: Mapping[str, Any], random: Mapping[str, Any]) -> None:

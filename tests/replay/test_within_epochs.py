@@ -53,7 +53,7 @@ signature = (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 1)))
 KINDS = {
     "array": ((x, y), {"batch_size": 8}),
     "dataset": ((sliced.shuffle(96).batch(8).prefetch(2),), {}),
-    "repeated": ((sliced.shuffle(96).repeat().batch(8),), {"steps_per_epoch": 12}),
+    "repeated": ((sliced.shuffle(96, seed=1).repeat().batch(8),), {"steps_per_epoch": 12}),
     "pydataset": ((Sequence(),), {}),
     "generator": ((endless(),), {"steps_per_epoch": 12}),
     "of unknown length": ((tf.data.Dataset.from_generator(batches, output_signature=signature),), {}),
@@ -128,14 +128,18 @@ def test_checkpoints_fall_between_steps_where_that_was_asked_for(recorded):
 def test_a_window_of_steps_is_replayed_from_the_nearest_checkpoint_for_every_kind_of_data(recorded):
     project, script = recorded
     program = script.read_text()
-    script.write_text(program.replace("#STEP", f"flor.log('w', {WEIGHTS}); flor.log('seen', list(self.seen))"))
+    script.write_text(
+        program.replace("#STEP", f"flor.log('w', {WEIGHTS}); flor.log('seen', list(self.seen))")
+    )
     found = project.replay(script, "w", "seen", "--epochs", "1", "--steps", "9:11", "--workers", "1")
     script.write_text(program)
     assert (found["verified"], found["causes"]) == ("exact", [])
     seen = {(v["loop"], v["step"]): v["seen"] for v in found["values"] if v["seen"] is not None}
     assert len(seen) == 2 * KINDS - 1  # two steps at once have one hook
     recorded_before = list(range(12)) + list(range(8))
-    assert seen[0, 10] == [*recorded_before, 8, 9, 10], "what the callback remembers is that of the checkpoint"
+    assert seen[0, 10] == [*recorded_before, 8, 9, 10], (
+        "what the callback remembers is that of the checkpoint"
+    )
 
 
 def test_epochs_without_a_checkpoint_at_their_end_are_redone_for_every_kind_of_data(recorded):
@@ -198,7 +202,7 @@ def test_a_single_long_epoch_is_checkpointed_all_along_and_its_last_tenth_replay
     project.succeed(script, env={"FLOR_CHECKPOINT_EVERY": ""})
     within = [c.step for c in project.latest().checkpoints if c.kind is Kind.STEP]
     assert len(within) >= 10
-    assert len({step // 50 for step in within}) == 4
+    assert (within[0] <= 100, within[-1] >= 170) == (True, True)
     script.write_text(ONE_EPOCH.replace("#STEP", "flor.log('made', num_made)"))
     found = project.replay(script, "made", "--steps", "185:195")
     assert found["verified"] == "exact"
