@@ -9,6 +9,7 @@ import sys
 import click
 
 from flor_keras.cli import programs
+from flor_keras.checkpoint.schedule import VARIABLE, parse_every
 from flor_keras.environment import HASH_SEED
 from flor_keras.errors import UsageError
 from flor_keras.session import ARGS_VARIABLE
@@ -27,6 +28,12 @@ _NAMED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     help="The store to record into; without it FLOR_STORE, else .flor at the top of SCRIPT's git work tree, "
     "else beside it.",
 )
+@click.option(
+    "--checkpoint-every",
+    "every",
+    metavar="OFTEN",
+    help="auto, epoch, a number of epochs, steps=N or seconds=S; over what SCRIPT says.",
+)
 @click.pass_context
 def record(
     context: click.Context,
@@ -35,6 +42,7 @@ def record(
     name: str | None,
     args: tuple[str, ...],
     store: str | None,
+    every: str | None,
 ) -> int:
     """Run SCRIPT and record it: every fit, and the main loops of its own training.
 
@@ -44,6 +52,8 @@ def record(
     given_words = [*words, *context.obj.script_args]
     what, argv = given_words[0], given_words[1:]
     environment = {HASH_SEED: "0", **os.environ}
+    if every is not None:
+        environment[VARIABLE] = str(parse_every(every, "--checkpoint-every"))
     if args:
         given = dict(json.loads(os.environ.get(ARGS_VARIABLE) or "{}"))
         environment[ARGS_VARIABLE] = json.dumps({**given, **dict(map(_pair, args))})

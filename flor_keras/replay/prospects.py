@@ -133,12 +133,14 @@ class _Record:
         why |= {(c.loop, c.kind, c.epoch): reason for c, reason in self._damaged}
         whole = {(c.loop, c.kind, c.epoch) for c, _ in self.manifests}
         for loop in self._loops:
+            of_loop = [c for c, _ in self.manifests if c.loop == loop.loop]
             for epoch in self._epochs[loop.loop]:
                 is_first = epoch == loop.initial_epoch
                 before = (
                     (loop.loop, Kind.START, epoch) if is_first else (loop.loop, Kind.EPOCH_END, epoch - 1)
                 )
-                if before not in whole:
+                is_reached = before not in why and legs_to({epoch: (0, None)}, of_loop) is not None
+                if before not in whole and not is_reached:
                     reason = why.get(before, "it was not taken")
                     where = f"loop {loop.loop}, epoch {epoch}"
                     lacking = "the loop's start" if is_first else f"the end of epoch {epoch - 1}"

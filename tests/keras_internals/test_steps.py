@@ -34,7 +34,7 @@ def test_steps_and_iterators_of_fit_go_through_the_source(model, unhooked):
     assert source.num_steps == 6
     assert source.num_created == 6  # Keras makes one more at the end of each epoch
     assert training.adapter_kind == "array"
-    assert training.counters["num_batches"] == 2
+    assert training.counters["num_batches"] == training.num_steps == 2
 
 
 def test_a_shuffle_of_ours_that_fails_leaves_training_to_kerass_own(model, unhooked):
