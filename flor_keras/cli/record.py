@@ -8,8 +8,8 @@ import sys
 
 import click
 
-from flor_keras.cli import programs
 from flor_keras.checkpoint.schedule import VARIABLE, parse_every
+from flor_keras.cli import programs
 from flor_keras.environment import HASH_SEED
 from flor_keras.errors import UsageError
 from flor_keras.session import ARGS_VARIABLE

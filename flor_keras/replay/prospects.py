@@ -21,6 +21,7 @@ from flor_keras.instrument.doctor import (
     with_fine_parts,
 )
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
+from flor_keras.replay.route import legs_to
 from flor_keras.store.database import Store
 from flor_keras.store.run_tables import RunRow
 
