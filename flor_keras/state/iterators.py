@@ -17,8 +17,8 @@ from flor_keras import keras_internals
 class Drawn:
     """How many iterators the seeded parts of pipelines have had in the loops of this process.
 
-    A part is known by its seeds, so that a program that runs again, and skips loops, finds it. Those made anew in each
-    epoch draw anew in each; they are left out.
+    A part is known by its seeds, so that a program that runs again, and skips loops, finds it. Those made inside of a loop
+    draw anew each time; they are left out.
     """
 
     def __init__(self) -> None:
@@ -81,6 +81,7 @@ class Iterators:
     def begin_loop(self, recorded: Sequence[bytes | None] = ()) -> None:
         """Watch what the main loop itself goes through, which may be a data set too; ``recorded`` as in `begin_epoch`."""
         self._states = self._main = []
+        self._since = keras_internals.next_number()
         self._is_watching = False
         self._begin(recorded)
 
@@ -96,7 +97,6 @@ class Iterators:
 
     def _begin(self, recorded: Sequence[bytes | None]) -> None:
         self._recorded = recorded
-        self._since = keras_internals.next_number()
         if not self._is_watching:
             self._is_watching = True
             keras_internals.watch_iterators(self._make)
