@@ -57,8 +57,9 @@ _LEGEND = (
     "*overhead*: (stall + worker CPU / cores) ÷ time of plain training; the stall is all time inside of the hooks, "
     "and what follows `fit` until everything is on the disk. *paired wall*: how much longer the same `fit` took than "
     "the plain ones before and after, ± how far those lie apart; *paired CPU*: how much more CPU all threads and the "
-    "worker took. *FLOR's rule*: checkpoints at ends of epochs that FLOR's invariant gives for the measured cost of "
-    "a checkpoint. *of full checkpoints*: the size of FlorKeras's checkpoints beside that of as many whole states. "
+    "worker took. *checkpoints*: those at ends of epochs and inside of them, without the first and the last state. "
+    "*FLOR's rule*: how many FLOR's invariant gives, at ends of epochs, for the measured cost of a checkpoint. "
+    "*of full checkpoints*: the size of FlorKeras's checkpoints beside that of as many whole states. "
     "The others save every epoch, a single epoch ten times; BackupAndRestore keeps the last alone."
 )
 
@@ -128,14 +129,19 @@ class Series:
         return self.flor_secs / self.plain_secs
 
     @property
-    def num_checkpoints(self) -> int:
-        """How many checkpoints were committed."""
-        return round(self.median(FLOR, "num_checkpoints"))
+    def num_spread(self) -> int:
+        """How many checkpoints were committed at ends of epochs and inside of them."""
+        return round(self.median(FLOR, "num_spread"))
+
+    @property
+    def full_bytes(self) -> float:
+        """What as many whole states as there are checkpoints would take."""
+        return self.median(FLOR, "num_checkpoints") * self.state_bytes
 
     @property
     def num_by_flor(self) -> int:
         """How many FLOR's rule would have taken: one at the end of an epoch where M < n/(k+1) · C · min(1/(1+c), ε)."""
-        save_secs, epoch_secs = self.flor_secs / self.num_checkpoints, self.plain_secs / self.num_epochs
+        save_secs, epoch_secs = self.median(FLOR, "save_secs"), self.plain_secs / self.num_epochs
         share = min(1 / (1 + _FLOR_RESTORE_SCALE), _LIMIT)
         taken = 0
         for epoch in range(1, self.num_epochs + 1):
@@ -159,7 +165,7 @@ def flor_row(name: str, series: Series) -> list[str]:
         f"{series.overhead:.2%}",
         f"{series.paired(FLOR, 'wall_secs'):+.1%} ± {series.noise:.1%}",
         f"{series.paired(FLOR, 'cpu_secs'):+.1%}",
-        str(series.num_checkpoints),
+        str(series.num_spread),
         str(series.num_by_flor),
     ]
 
@@ -179,8 +185,7 @@ def cost_row(name: str, series: Series, ways: list[str]) -> list[str]:
 def bytes_row(name: str, series: Series, ways: list[str]) -> list[str]:
     """Return what every way left on the disk."""
     cells = [_megabytes(series.median(way, "num_bytes")) if series.has(way) else "–" for way in ways]
-    full = series.num_checkpoints * series.state_bytes
-    share = full / series.median(FLOR, "checkpoint_bytes")
+    share = series.full_bytes / series.median(FLOR, "checkpoint_bytes")
     return [name, _megabytes(series.state_bytes), *cells, f"1/{share:.1f}"]
 
 
@@ -192,7 +197,7 @@ def targets(found: dict[str, Series]) -> list[tuple[str, bool | None, str]]:
     """Return what must hold, whether it does, and the figures."""
     shares = {name: series.overhead for name, series in found.items()}
     mean, worst = statistics.mean(shares.values()), max(shares, key=lambda name: shares[name])
-    fewer = [name for name, series in found.items() if series.num_checkpoints < series.num_by_flor]
+    fewer = [name for name, series in found.items() if series.num_spread < series.num_by_flor]
     held: list[tuple[str, bool | None, str]] = [
         (
             f"mean overhead at most {_MEAN_LIMIT:.1%}",
@@ -204,7 +209,7 @@ def targets(found: dict[str, Series]) -> list[tuple[str, bool | None, str]]:
     ]
     if FROZEN in found:
         series = found[FROZEN]
-        full, stored = series.num_checkpoints * series.state_bytes, series.median(FLOR, "checkpoint_bytes")
+        full, stored = series.full_bytes, series.median(FLOR, "checkpoint_bytes")
         figures = f"1/{full / stored:.1f}: {_megabytes(stored)} of {_megabytes(full)}"
         what = f"{FROZEN}: stores at most 1/{_FROZEN_LIMIT} of as many full checkpoints"
         held.append((what, stored <= full / _FROZEN_LIMIT, figures))

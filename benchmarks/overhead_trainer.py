@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from workloads import WORKLOADS, Workload
 
 _WARM_STEPS, _MEASURED_STEPS = 5, 40
 _SAVES_IN_ONE_EPOCH = 10
+_CORES = len(os.sched_getaffinity(0))
 
 
 class Way:
@@ -45,16 +47,20 @@ class FlorKeras(Way):
 
     def finish(self) -> dict[str, float]:
         from flor_keras import session
+        from flor_keras.records import Kind
         from flor_keras.store.database import Store
 
         session.current().close()
         session.begin(None)
         with Store.open(self._store) as store:
             run = store.run("latest").id
-            taken = store.checkpoints(run)
+            taken = [checkpoint for checkpoint in store.checkpoints(run) if checkpoint.error is None]
+        spread = [checkpoint for checkpoint in taken if checkpoint.kind in (Kind.STEP, Kind.EPOCH_END)]
         return {
             "worker_cpu_secs": sum(checkpoint.worker_cpu_secs for checkpoint in taken),
-            "num_checkpoints": sum(checkpoint.error is None for checkpoint in taken),
+            "save_secs": statistics.median(c.stall_secs + c.worker_cpu_secs / _CORES for c in taken),
+            "num_checkpoints": len(taken),
+            "num_spread": len(spread),
             "checkpoint_bytes": bytes_in(self._store / "runs" / run / "checkpoints"),
         }
 
