@@ -233,7 +233,7 @@ def test_what_belongs_to_nothing_is_told_and_is_no_damage(store):
 def test_a_damaged_database_is_found(store):
     with sqlite3.connect(store / "flor.db") as database:
         database.execute("PRAGMA foreign_keys = OFF")
-        database.execute("INSERT INTO loops VALUES (99, 0, 'fit', NULL, 0, 1, 1, 0, NULL, NULL)")
+        database.execute("INSERT INTO loops VALUES (99, 0, 'fit', NULL, 0, 1, 1, 0, NULL, NULL, NULL)")
     assert any("belongs to no runs" in problem for problem in verify(store).problems)
 
 
