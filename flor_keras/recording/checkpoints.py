@@ -42,6 +42,7 @@ class Checkpoints:
     Args:
       store: the store's folder.
       run: the run's id.
+      num_entries: returns how many entries the run has; a checkpoint whose row was lost counts only where they were not.
       on_row: called with the row of each checkpoint, committed or failed, by the thread that learns of it.
       on_event: called with a sentence when something goes wrong.
     """
@@ -50,11 +51,13 @@ class Checkpoints:
         self,
         store: Path,
         run: str,
+        num_entries: Callable[[], int],
         on_row: Callable[[CheckpointRecord], None],
         on_event: Callable[[str], None],
     ) -> None:
         self._store = store
         self._run = run
+        self._num_entries = num_entries
         self._on_row = on_row
         self._gatherer = Gatherer()
         self._snapshot: Snapshot | None = None
@@ -99,6 +102,7 @@ class Checkpoints:
         described = {
             **manifest,
             **_description(state, position, kind),
+            "num_entries": self._num_entries(),
             "signature": signature(pickled) if self._is_signing else None,
         }
         folder = self._folder(position, kind)

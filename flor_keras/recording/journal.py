@@ -46,6 +46,7 @@ class Journal:
         self.entries: deque[NamedValue] = deque(maxlen=_KEPT_ENTRIES)
         self._writes: deque[Write] = deque()
         self._batch: list[NamedValue] = []
+        self._num_taken = 0
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="flor_keras journal", daemon=True)
         self._thread.start()
@@ -60,6 +61,11 @@ class Journal:
             is_written = threading.Event()
             self.post(lambda store: is_written.set())
             is_written.wait(_CLOSE_SECS)
+
+    @property
+    def num_entries(self) -> int:
+        """How many entries were appended so far; while the thread takes some, those may be counted twice."""
+        return self._num_taken + len(self.entries)
 
     def close(self) -> None:
         """Write what is left and end the thread; gives up after a deadline."""
@@ -110,8 +116,9 @@ class Journal:
 
     def _take_batch(self) -> None:
         if not self._batch:
-            take = self.entries.popleft
-            self._batch = [take() for _ in range(min(len(self.entries), _BATCH_ENTRIES))]
+            take, count = self.entries.popleft, min(len(self.entries), _BATCH_ENTRIES)
+            self._num_taken += count
+            self._batch = [take() for _ in range(count)]
 
     def _write_entries(self, store: Store) -> None:
         """Write the batch; of one that cannot be written, half is put back, until what is at fault stands alone."""
@@ -123,6 +130,7 @@ class Journal:
             middle = len(self._batch) // 2
             if middle:
                 self.entries.extendleft(reversed(self._batch[middle:]))
+                self._num_taken -= len(self._batch) - middle
                 self._batch = self._batch[:middle]
                 return
             name = self._batch[0][0]

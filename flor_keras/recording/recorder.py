@@ -169,7 +169,9 @@ class Recorder(Surroundings):
         if self._checkpoints is None:
             from flor_keras.recording.checkpoints import Checkpoints
 
-            self._checkpoints = Checkpoints(self.store, self.run, self._add_checkpoint, self.report)
+            self._checkpoints = Checkpoints(
+                self.store, self.run, self._num_entries, self._add_checkpoint, self.report
+            )
         return self._checkpoints
 
     @property
@@ -237,6 +239,10 @@ class Recorder(Surroundings):
     def _tick(self) -> None:
         if self._checkpoints is not None:
             self._checkpoints.poll()
+
+    def _num_entries(self) -> int:
+        """Return how many entries the run has, those included that are not written yet."""
+        return self.journal.num_entries + (0 if self.past is None else self.past.num_kept)
 
     def _add_checkpoint(self, row: Any) -> None:
         self.journal.post(lambda store: store.add_checkpoint(row))

@@ -14,6 +14,7 @@ from typing import Any
 
 from flor_keras.checkpoint import bundle
 from flor_keras.errors import CheckpointError, FlorError, UsageError
+from flor_keras.recording.sweep import settle
 from flor_keras.records import CheckpointRecord, Entry, Kind, Position, RunRecord, Status
 from flor_keras.state import pickles
 from flor_keras.store.database import Store
@@ -26,6 +27,7 @@ class Past:
     """What a run had come to when it ended.
 
     Attributes:
+      num_kept: how many recorded entries stay.
       damaged: newer checkpoints that cannot be gone on from, as (position, why); earlier ones take their place.
     """
 
@@ -36,6 +38,7 @@ class Past:
         self._ends: dict[int, list[CheckpointRecord]] = {}
         self._logs: dict[tuple[int, int], dict[str, Any]] = {}
         self._kept: Counter[tuple[str, Position]] = Counter()
+        self.num_kept = 0
         self._starts: dict[int, CheckpointRecord] = {}
         self.damaged: list[tuple[str, str]] = []
         with Store.open(store) as opened:
@@ -95,6 +98,7 @@ class Past:
         does not.
         """
         for name, value, position in entries:
+            self.num_kept += 1
             if position.loop is None or position.epoch is None:
                 self._kept[name, position] += 1
             elif position.step is None:
@@ -211,6 +215,7 @@ def take_up(store: Path, ref: str, record: RunRecord) -> Past:
             raise UsageError(
                 f"Run {run.id} is finished; there is nothing to resume. Run the script for a new run."
             )
+        settle(opened, run.id)
         past = Past(store, run.id)
         opened.reopen_run(run.id, record)
         where = _drop_later(opened, run.id, past)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import numpy as np
 import pytest
 from project import values
 
+from flor_keras import reading
 from flor_keras.checkpoint.bundle import read_manifest
+from flor_keras.store.database import Store
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +106,45 @@ def test_the_rows_of_a_csv_file_are_those_of_a_run_that_was_not_interrupted(proj
     assert (resumed.status, resumed.stdout) == (0, expected)
     assert "not kept" not in resumed.stderr
     assert not any(read_manifest(c.path)["inexact"] for c in project.latest().checkpoints)
+
+
+@pytest.mark.parametrize("is_logged", [True, False], ids=["with all logged before", "with a value lost"])
+def test_a_checkpoint_that_was_committed_and_not_entered_is_gone_on_from(project, is_logged):
+    script = project.write(
+        "train.py",
+        BASE,
+        """
+        from flor_keras.store.database import Store
+        enter = Store.add_checkpoint
+        Store.add_checkpoint = lambda store, row: enter(store, row) if row.epoch < 2 or not IS_CUT else None
+
+        class Cut(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                run = lambda: flor.run("latest", os.environ["FLOR_STORE"])
+                while IS_CUT and epoch == 3:
+                    folder = os.path.join(os.environ["FLOR_STORE"], "runs", run().id, "checkpoints", "0-2-end")
+                    if os.path.isdir(folder) and len(run().entries("loss")) == 3:
+                        os._exit(1)
+        model = dense()
+        model.fit(x, y, epochs=4, verbose=0, callbacks=[Cut(), flor.FlorKeras()])
+        print(json.dumps([v.numpy().tolist() for v in model.weights]))
+    """,
+    )
+    whole = project.succeed(script, env={"FLOR_STORE": "whole"}).stdout
+    assert project.run(script, env={"CUT": "1"}).status == 1
+    run = project.latest()
+    assert max(c.epoch for c in run.checkpoints) == 1
+    with sqlite3.connect(project.store / "flor.db") as database:
+        if not is_logged:
+            database.execute("DELETE FROM entries WHERE epoch = 2")
+    resumed = project.flor("resume")
+    assert resumed.stdout == whole, resumed.stderr
+    with Store.open(project.store) as store:
+        messages = [event.message for event in store.events(run.id)]
+    assert f"Resumed loop 0 from the end of epoch {2 if is_logged else 1}." in messages
+    assert [value.hex() for value in values(run, "loss")] == [
+        value.hex() for value in values(reading.run("latest", project.folder / "whole"), "loss")
+    ]
 
 
 def test_a_layer_frozen_without_compiling_is_told_where_the_run_goes_on(project):
