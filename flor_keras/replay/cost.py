@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flor_keras.instrument.levels import Level
+from flor_keras.probes import BUILT_IN
 from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.segments import Place, places
@@ -87,9 +88,12 @@ def costs_of(store: Store, plan: Plan) -> Costs:
     setup_secs = max(0.0, loops[0].started_at - run.started_at) if loops else 0.0
     num_bytes = max((c.num_bytes for c in checkpoints), default=0)
     restore_secs = _RESTORE_SECS + num_bytes / _RESTORE_BYTES_PER_SEC
-    visit_secs = restore_secs + (_EVAL_SHARE * usual if Level.EVAL.value in plan.levels.values() else 0.0)
+    is_over_data = _is_over_data(plan)
+    visit_secs = restore_secs + (_EVAL_SHARE * usual if is_over_data else 0.0)
     scale = 1.0
-    measured = known.median("visit_secs", same_names=True) or known.median("visit_secs")
+    measured = known.median("visit_secs", same_names=True)
+    if measured is None and (is_redone or not is_over_data):  # else it is the names that decide
+        measured = known.median("visit_secs")
     if measured is not None and is_redone:
         visit_secs, scale = restore_secs, max(0.1, (measured - restore_secs) / usual) if usual else 1.0
     elif measured is not None:
@@ -113,6 +117,12 @@ def costs_of(store: Store, plan: Plan) -> Costs:
         ),
         error=known.error(),
     )
+
+
+def _is_over_data(plan: Plan) -> bool:
+    """Whether a visit goes over the validation data."""
+    built_in = [probe["name"] for probe in plan.probes if probe["kind"] == "built_in"]
+    return Level.EVAL.value in plan.levels.values() or any(BUILT_IN[name].needs_batches for name in built_in)
 
 
 class _Known:

@@ -77,6 +77,26 @@ def test_a_start_takes_what_it_took_when_the_run_was_recorded(tmp_path, run_reco
     assert costs.startup_secs == pytest.approx(5.5)
 
 
+def test_what_other_probes_took_counts_unless_this_one_goes_over_data(tmp_path, run_record):
+    def plan(name: str) -> Plan:
+        probe = {"kind": "built_in", "name": name}
+        return replace(PLAN, run="run-1", names=[name], level="epoch", levels={name: "epoch"}, probes=[probe])
+
+    with Store.open(tmp_path, create=True) as store:
+        store.begin_run(run_record())
+
+        def replayed(name: str, secs: float) -> None:
+            number = store.begin_replay("run-1", "epoch", [name], [], plan(name).to_json())
+            report = {"workers": [{"visit_secs": secs}]}
+            store.finish_replay(number, "finished", 1.0, Verdict.EXACT, 0.0, report)
+
+        replayed("weight_norm", 0.001)
+        assert costs_of(store, plan("learning_rate")).visit_secs == 0.001
+        assert costs_of(store, plan("confusion_matrix")).visit_secs > 0.01
+        replayed("confusion_matrix", 2.0)
+        assert costs_of(store, plan("confusion_matrix")).visit_secs == 2.0
+
+
 @pytest.mark.parametrize(
     ("asked", "machine", "expected"),
     [
