@@ -7,10 +7,12 @@ streams of this process lead; standard input is closed.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
 import runpy
+import signal
 import sys
 import time
 import traceback
@@ -26,10 +28,14 @@ from flor_keras.replay.replayer import ReplayDone, Replayer
 from flor_keras.store import layout
 from flor_keras.store.process import age_secs
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(words: list[str]) -> None:
     """Run the program the plan names and tell what happened; ends the process."""
     is_forked = "tensorflow" in sys.modules
+    if not is_forked:
+        die_with(os.getppid())
     began = time.monotonic() - age_secs()
     plan_path, replay, scratch, descriptor = words
     events = os.fdopen(int(descriptor), "w", buffering=1)
@@ -63,6 +69,14 @@ def main(words: list[str]) -> None:
     sys.stderr.flush()
     events.flush()
     os._exit(0 if outcome is None else 1)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent is gone, even by SIGKILL; nobody would read what it finds."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(70)
 
 
 def _peak_bytes() -> int:

@@ -13,7 +13,6 @@ When the other end is closed, all workers are ended. Each is guarded, confined a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import json
@@ -28,7 +27,6 @@ from typing import Any
 from flor_keras.replay import worker
 
 _WAIT_SECS = 5.0
-_PR_SET_PDEATHSIG = 1
 _MAX_REQUEST_BYTES = 1 << 20
 
 
@@ -69,21 +67,13 @@ def _fork(request: dict[str, Any], descriptors: list[int], requests: socket.sock
         try:
             os.setsid()
             requests.close()
-            _die_with(parent)
+            worker.die_with(parent)
             _become_worker(request, descriptors)
         finally:
             os._exit(70)
     for descriptor in descriptors:
         os.close(descriptor)
     return pid
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel end this worker when the zygote is gone, even by SIGKILL."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(70)
 
 
 def _become_worker(request: dict[str, Any], descriptors: list[int]) -> None:
