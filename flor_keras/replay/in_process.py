@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flor_keras import reading, session
-from flor_keras.epochs import parse_epochs
+from flor_keras.epochs import parse_epochs, spelled
 from flor_keras.errors import UsageError
 from flor_keras.instrument.levels import Level
 from flor_keras.progress import bars
-from flor_keras.records import Kind, Verdict
+from flor_keras.records import CheckpointRecord, Kind, Verdict
 from flor_keras.replay.plan import Plan, epochs_to_visit
 from flor_keras.replay.replayer import ReplayDone, Replayer
+from flor_keras.replay.route import legs_to
 from flor_keras.store.database import Store
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def replaying(
       run: the run, by id, name or "latest".
       names: what to keep; all names the run has no recorded values of, if none is given.
       level: "epoch" calls the hooks of each epoch, "eval" evaluates, too, and "step" makes the training steps again.
-      epochs: which, as in `flor-keras replay --epochs`; all if not given.
+      epochs: which, as in `flor-keras replay --epochs`; if not given all that follow a checkpoint or end with one.
       steps: of each epoch, at the level step; all if not given.
       loop: the run's loop that the first `fit` stands for; each further `fit` is the next one.
       store: where the run lies; the nearest store upwards if not given.
@@ -168,6 +169,10 @@ class _Replayer(Replayer):
             self.kept[name] = None
         return is_wanted
 
+    def whole(self, loop: int) -> list[CheckpointRecord]:
+        """Return the checkpoints there are, without that of the start: it leaves out what was not created then."""
+        return [checkpoint for checkpoint in super().whole(loop) if checkpoint.kind is not Kind.START]
+
     def is_finished(self, loop: int) -> bool:
         """Whether the run ended inside of a loop: there is no state after it to go on from."""
         return loop >= self._first and self.checkpoint(loop, Kind.AFTER) is None
@@ -206,7 +211,22 @@ def _plan(
         )
     with Store.open(run.store) as store:
         visited = epochs_to_visit(store, run.row, {Level(level)}, epochs)
-        loops = store.loops(run.id)
+        loops, checkpoints = store.loops(run.id), store.checkpoints(run.id)
+    kept = [c for c in checkpoints if c.error is None and c.kind is not Kind.START]
+    reached = {
+        loop: [e for e in at if _is_in_reach(e, level, [c for c in kept if c.loop == int(loop)])]
+        for loop, at in visited.items()
+        if int(loop) >= first
+    }
+    if not any(reached.values()) or (
+        epochs is not None and any(reached[at] != visited[at] for at in reached)
+    ):
+        ends = [spelled([c.epoch for c in kept if c.kind is Kind.EPOCH_END and c.loop == first])]
+        raise UsageError(
+            f"A model that was trained cannot be put back to where training began, so only what follows a checkpoint can be "
+            f"replayed in the same process; loop {first} of run {run.id} has those of the ends of epochs {ends[0]}. Ask for "
+            'others, record with FlorKeras(checkpoint_every="epoch"), or replay the program: flor-keras replay SCRIPT NAME'
+        )
     num_steps = max((loop.steps or 0 for loop in loops), default=0)
     return Plan(
         store=str(run.store),
@@ -222,7 +242,7 @@ def _plan(
         names=list(names),
         level=level,
         levels=dict.fromkeys(names or ("",), level),
-        epochs={loop: at for loop, at in visited.items() if int(loop) >= first},
+        epochs=reached,
         num_loops=len(loops),
         steps=None if steps is None else parse_epochs(steps, range(num_steps or 1 << 20), "step"),
         is_in_every_loop=False,
@@ -232,6 +252,12 @@ def _plan(
         is_changed=False,
         allow_writes=True,
     )
+
+
+def _is_in_reach(epoch: int, level: str, kept: list[CheckpointRecord]) -> bool:
+    """Whether an epoch's end can be restored, or its steps be made again from a checkpoint."""
+    is_there = any(c.kind is Kind.EPOCH_END and c.epoch == epoch for c in kept)
+    return (is_there and level != Level.STEP) or legs_to({epoch: (0, None)}, kept) is not None
 
 
 def _places(plan: Plan) -> list[list[int]]:

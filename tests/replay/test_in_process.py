@@ -38,7 +38,7 @@ def train(model, *callbacks):
 
 model = build()
 live = Norm(), Batches()
-history = train(model, *live, flor.FlorKeras(name="twin"))
+history = train(model, *live, flor.FlorKeras(name="twin", checkpoint_every="epoch"))
 """
 
 REPLAYED = """
@@ -110,6 +110,7 @@ refused("No run 'nobody'", run="nobody")
 refused("expected one of epoch, eval, step", level="setup")
 refused('Give level="step" with it', steps="0:2")
 refused("has no epoch 9", epochs="9")
+refused("has those of the ends of epochs 0-3", level="step", epochs="0")
 refused("this fit would be loop 1", lambda: (train(fresh), train(fresh)))
 refused("the loop 'epoch' is none", lambda: list(flor.loop("epoch", range(2))))
 refused("No fit was called", lambda: None)
@@ -117,7 +118,7 @@ refused("Nothing was logged under absent at the level epoch", names=("absent",))
 refused("under way in this process already", nested)
 
 # Afterwards this process records again, and new loops follow the old ones.
-later = train(build(), flor.FlorKeras())
+later = train(build(), flor.FlorKeras(checkpoint_every="epoch"))
 run = flor.run("twin")
 assert [loop.loop for loop in run.loops] == [0, 1]
 assert run.id == flor.run("latest").id
