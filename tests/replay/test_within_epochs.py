@@ -213,6 +213,42 @@ def test_a_single_long_epoch_is_checkpointed_all_along_and_its_last_tenth_replay
     assert "of training" in shown
 
 
+OWN_LOOP = """
+import keras, numpy as np, tensorflow as tf
+import flor_keras as flor
+
+x = np.random.default_rng(0).random((96, 8), "float32")
+batches = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).shuffle(96).batch(8)
+
+
+@flor.record(checkpoint_every=3)
+def train():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.01)
+    for epoch in range(7):
+        for inputs, targets in batches:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(inputs, training=True) - targets) ** 2)
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            flor.log("step_loss", float(loss))
+        flor.log("loss", float(loss))
+        #END
+
+
+train()
+"""
+
+
+def test_a_loop_of_the_programs_own_is_checkpointed_as_asked_and_redone_in_the_order_it_had(project):
+    script = project.write("train.py", OWN_LOOP)
+    project.succeed(script, env={"FLOR_CHECKPOINT_EVERY": ""})
+    assert [c.epoch for c in project.latest().checkpoints if c.kind is Kind.EPOCH_END] == [2, 5]
+    script.write_text(OWN_LOOP.replace("#END", f"flor.log('norm', {WEIGHTS.replace('self.', '')})"))
+    found = project.replay(script, "norm", "--epochs", "1,4,6")
+    assert (found["verified"], len(found["values"])) == ("exact", 3)
+    assert "5 passed by: checkpoint_every=3" in project.flor("show").stdout
+
+
 GROWING = """
 import keras, numpy as np
 import flor_keras as flor
