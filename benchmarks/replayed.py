@@ -48,7 +48,8 @@ def main(epochs: int, passes: int, threads: int = 0) -> None:
     """Train, and log something before and after."""
     model, data, validation_data = prepare(passes, threads)
     flor.log("num_weights", model.count_params())
-    model.fit(data, validation_data=validation_data, epochs=epochs, verbose=0, callbacks=[flor.FlorKeras()])
+    callbacks = [flor.FlorKeras(checkpoint_every="epoch")]
+    model.fit(data, validation_data=validation_data, epochs=epochs, verbose=0, callbacks=callbacks)
     flor.log("final_loss", model.evaluate(validation_data, verbose=0)[0])
 
 

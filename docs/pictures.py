@@ -27,7 +27,7 @@ SCRIPT = "digits_fit.py"
 ARGUMENTS = ["--arg", "epochs=8", "--arg", "filters=16"]
 SESSION = [
     "flor-keras runs",
-    f"flor-keras replay {SCRIPT} --probe weight_norm --probe class_accuracy",
+    f"flor-keras replay {SCRIPT} --probe weight_norm --probe learning_rate --workers 2 --yes",
     "flor-keras logs val_accuracy weight_norm",
 ]
 COLUMNS = 104
@@ -102,7 +102,7 @@ def draw_tensorboard(folder: Path, environment: dict[str, str], chromium: str, p
         words = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-webgl", "--hide-scrollbars"]
         words += [
             f"--user-data-dir={folder / 'chromium'}",
-            "--window-size=1280,1080",
+            "--window-size=1280,1240",
             "--virtual-time-budget=30000",
         ]
         subprocess.run(
@@ -110,7 +110,7 @@ def draw_tensorboard(folder: Path, environment: dict[str, str], chromium: str, p
                 chromium,
                 *words,
                 f"--screenshot={picture}",
-                f"{address}?darkMode=false&smoothing=0&tagFilter=%5Eval_accuracy%7C%5Eweight_norm#timeseries",
+                f"{address}?darkMode=false&smoothing=0#timeseries",
             ],
             check=True,
             timeout=120,
