@@ -55,6 +55,8 @@ class FitLoop:
         self._epoch_began = 0.0
         self.every = Every()
         self.overhead = DEFAULT_OVERHEAD
+        self.began_at: float | None = None  # when `fit` was called, and what was done before it for recording
+        self.setup_secs = 0.0
         self.exported_every: int | None = None
         self._pace: Pace | None = None
         self._is_end_due: bool | None = None  # decided before the epoch's callbacks were called
@@ -71,7 +73,8 @@ class FitLoop:
             self._model = model
             self._roots = {"model": model}
             self._num_epochs = params.get("epochs")
-            self._pace = Pace(self._recorder, self.loop, self.every, self.overhead)
+            self._pace = Pace(self._recorder, self.loop, self.every, self.overhead, self.began_at)
+            self._pace.schedule.pay(stall_secs=self.setup_secs)
             record = LoopRecord(
                 run=self._recorder.run,
                 loop=self.loop,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any
 
 import keras
@@ -47,6 +48,7 @@ class _Front(keras.callbacks.Callback):
 
 def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: list[Any], flor: Any) -> Any:
     """Make a `fit` call with ``flor`` last among its callbacks, and record it."""
+    began_at = time.perf_counter()
     loop = recorder.begin_fit(initial_epoch=call.arguments.get("initial_epoch", 0))
     loop.every, loop.overhead = flor.every(), flor.overhead
     if flor.export is not None:
@@ -71,6 +73,7 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
         loop.going_on.arrange(call)
     flor.loop = loop
     recorder.execution = Execution(call.model.steps_per_execution, bool(call.model.jit_compile))
+    loop.began_at, loop.setup_secs = began_at, time.perf_counter() - began_at
     try:
         shuffle = order.shuffle if order else None
         with keras_internals.training_steps(loop.source, shuffle, loop.source.leave_order) as training:

@@ -11,19 +11,22 @@ from flor_keras.recording.recorder import Recorder
 
 
 class Pace:
-    """Decides when to checkpoint a loop that begins now, and keeps what recording it costs.
+    """Decides when to checkpoint a loop, and keeps what recording it costs.
 
     Args:
       recorder: the run.
       loop: the number of the loop.
       every: how often.
       overhead: the share of training time that recording may cost.
+      began_at: when the loop began, if not now.
     """
 
-    def __init__(self, recorder: Recorder, loop: int, every: Every, overhead: float) -> None:
+    def __init__(
+        self, recorder: Recorder, loop: int, every: Every, overhead: float, began_at: float | None = None
+    ) -> None:
         self._recorder = recorder
         self._loop = loop
-        self.schedule = Schedule(every, overhead, time.perf_counter())
+        self.schedule = Schedule(every, overhead, time.perf_counter() if began_at is None else began_at)
         self._checkpoints = recorder.checkpoints
         self._checkpoints.follow(self.schedule)
 
