@@ -92,6 +92,10 @@ def asked_every(given: Any = AUTO) -> Every:
     return parse_every(words, VARIABLE) if words else every
 
 
+def _guess_secs(num_bytes: int) -> float:
+    return _FIRST_GUESS_SECS + _FIRST_GUESS_SECS_PER_BYTE * num_bytes
+
+
 @dataclass
 class Schedule:
     """Decides at each boundary of one loop whether to checkpoint. Times are seconds of one monotonic clock.
@@ -151,12 +155,15 @@ class Schedule:
         self._plan_look()
 
     def learn(self, secs: float, num_bytes: int) -> None:
-        """Take note of what one checkpoint of so many bytes cost altogether."""
+        """Take note of what one checkpoint of so many bytes cost altogether.
+
+        A dearer one counts at once and a cheaper one by and by: what is expected is to hold when it is paid.
+        """
         if self._known_secs is None:
             self._known_secs = secs
         else:
             known = self._scaled(num_bytes)
-            self._known_secs = known + _WEIGHT_OF_NEWEST * (secs - known)
+            self._known_secs = max(secs, known + _WEIGHT_OF_NEWEST * (secs - known))
         self._known_bytes = num_bytes
         self._plan_look()
 
@@ -178,9 +185,11 @@ class Schedule:
         return self._scaled(self._num_bytes)
 
     def _scaled(self, num_bytes: int) -> float:
+        """Return what is expected of so many bytes: the guess, corrected by how far it was off at the known size."""
+        guess_secs = _guess_secs(num_bytes)
         if self._known_secs is None:
-            return _FIRST_GUESS_SECS + _FIRST_GUESS_SECS_PER_BYTE * num_bytes
-        return self._known_secs * max(1.0, num_bytes / max(1, self._known_bytes))
+            return guess_secs
+        return self._known_secs * max(1.0, guess_secs / _guess_secs(self._known_bytes))
 
     def _needed_secs(self, num_checkpoints: int = 1) -> float:
         """Return the room that checkpoints need, with what the end of the loop will take."""

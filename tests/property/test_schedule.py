@@ -119,14 +119,21 @@ def test_a_long_epoch_has_its_checkpoints_at_about_equal_distances():
 
 def test_a_state_that_grows_is_expected_to_cost_more_before_it_is_taken():
     schedule = Schedule(Every(), OVERHEAD, 0.0)
-    schedule.grow_to(1_000_000)
-    schedule.learn(0.01, 1_000_000)
-    assert schedule.expected_secs == pytest.approx(0.01)
-    schedule.grow_to(30_000_000)
-    assert schedule.expected_secs == pytest.approx(0.3)
-    assert not schedule.is_due_at_end(10.0, 0)
-    assert schedule.is_due_at_end(14.0, 1)
+    schedule.grow_to(1_000_000_000)
+    schedule.learn(1.0, 1_000_000_000)
+    assert schedule.expected_secs == pytest.approx(1.0)
+    schedule.grow_to(10_000_000_000)
+    assert schedule.expected_secs == pytest.approx(10.0, rel=0.01)
+    assert not schedule.is_due_at_end(440.0, 0)
+    assert schedule.is_due_at_end(460.0, 1)
     assert schedule.skipped == {"cost": 1}
+
+
+def test_a_model_that_has_no_weights_yet_says_little_of_what_its_checkpoints_will_cost():
+    schedule = Schedule(Every(), OVERHEAD, 0.0)
+    schedule.learn(0.01, 36)
+    schedule.grow_to(3_000_000)
+    assert 0.01 < schedule.expected_secs < 0.03
 
 
 @pytest.mark.parametrize(
