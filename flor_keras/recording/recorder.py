@@ -59,7 +59,7 @@ class Recorder(Surroundings):
         self._models: Any = None
         self._exports: Any = None
         self.redone_loops: list[str] = []  # those that a replay makes again from their first epoch, and why
-        self.position = Position()
+        self.move(Position())
         self.num_loops = 0
         self.num_outside_steps = 0  # entries of the epoch under way that belong to none of its steps
         self.seed: int | None = None
@@ -92,7 +92,9 @@ class Recorder(Surroundings):
     def log(self, name: str, value: Any, step_offset: int = 0) -> None:
         """Record a value at the current position; the program never waits for the disk.
 
-        Loops log every step, so a scalar takes the shortest way: one tuple into the journal's queue.
+        Loops log every step, so a scalar takes the shortest way: one tuple into the journal's queue. All of it is of
+        plain types, which the garbage collector stops to follow: a queue of anything else has it search the whole
+        program again and again, which takes several times what logging does.
         """
         if type(value) not in SCALARS or type(name) is not str:
             try:
@@ -100,14 +102,15 @@ class Recorder(Surroundings):
             except FlorError as error:
                 self.report(f"flor.log({name!r}) was not recorded: {error}")
                 return
-        position = self.position
+        position, place = self.position, self._place
         if position.step is None:
             self.num_outside_steps += 1
         elif step_offset:
             position = position._replace(step=position.step + step_offset)
+            place = position[:]
         if self.past is not None and self._is_known(name, position):
             return
-        self.journal.entries.append((name, value, position))
+        self.journal.entries.append((name, value, place))
 
     def _is_known(self, name: str, position: Position) -> bool:
         """Whether a run that is resumed has a value already: of what is outside of epochs, or in a loop that was over."""
@@ -132,6 +135,7 @@ class Recorder(Surroundings):
     def move(self, position: Position) -> None:
         """Say where in the run the program is now."""
         self.position = position
+        self._place = position[:]  # a plain tuple
 
     def begin_fit(self, is_own: bool = False, initial_epoch: int = 0) -> Any:
         """Begin the next loop of the run; ``is_own`` where the program, not `fit`, calls the callbacks."""

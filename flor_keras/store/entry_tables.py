@@ -23,7 +23,8 @@ NO_LOOP, NO_EPOCH, NO_STEP = -1, 2**63 - 1, 2**63 - 1
 _ROWS_AT_ONCE = (1024, 64, 8, 1)
 _VARYING = 7  # columns of a row that are not the same for all rows of an INSERT
 
-NamedValue = tuple[str, Any, Position]  # an Entry, or a plain tuple where making one would cost too much
+Place = tuple[int | None, int | None, int | None]
+NamedValue = tuple[str, Any, Place]  # an Entry, or plain tuples where making one would cost too much
 
 
 class Column(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -134,6 +135,19 @@ def test_a_store_that_fails_for_a_while_gets_every_entry_once(recorder, monkeypa
     entries, _ = stored(recorder)
     assert entries == [Entry("number", number, Position()) for number in range(1000)]
     assert "kept in memory: No room left" in capsys.readouterr().err
+
+
+def test_scalars_that_wait_to_be_written_are_nothing_the_garbage_collector_follows(recorder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_entries", _refuse)
+        for step in range(1000):
+            recorder.move(Position(0, 0, step))
+            session.log("loss", 0.5)
+            recorder.log("text", "a", step_offset=1)
+        gc.collect()
+        waiting = [*recorder.journal._batch, *recorder.journal.entries]
+    assert len(waiting) == 2000
+    assert not any(gc.is_tracked(part) for entry in waiting for part in (entry, *entry))
 
 
 def test_a_full_queue_says_that_the_oldest_entries_are_dropped(tmp_path, monkeypatch, capsys):
