@@ -67,6 +67,7 @@ from flor_keras.keras_internals.variables import (
     is_sync_on_read,
     memory_of,
     native_variable,
+    native_variables,
     reader,
 )
 
@@ -103,6 +104,7 @@ __all__ = [
     "make_iterator",
     "memory_of",
     "native_variable",
+    "native_variables",
     "next_number",
     "number_of",
     "pipeline_random_ops",

@@ -13,8 +13,11 @@ import numpy as np
 from flor_keras import keras_internals
 from flor_keras.checkpoint.arena import Arena, Layout, lay_out
 from flor_keras.checkpoint.contents import Content, content_of
+from flor_keras.state.copying import SMALL_BYTES, copy_all
 from flor_keras.state.tables import table_arrays
 from flor_keras.state.variables import State
+
+_MANY = 100  # variables; below, one look at all costs less than two
 
 
 class Snapshot:
@@ -33,7 +36,8 @@ class Snapshot:
         self._arena: Arena | None = None
         self._views: dict[str, np.ndarray] = {}
         numeric = {name: v for name, v in self._variables.items() if name not in self._texts}
-        self._read = keras_internals.reader(list(numeric.values()))
+        numeric = dict(sorted(numeric.items(), key=lambda item: -_num_bytes(item[1])))
+        self._reads = [keras_internals.reader(part) for part in _large_and_small(list(numeric.values()))]
         self.layout: Layout = lay_out(
             [
                 *((n, v.dtype.base_dtype.name, tuple(v.shape), _num_bytes(v)) for n, v in numeric.items()),
@@ -53,8 +57,7 @@ class Snapshot:
         """Copy every variable's bytes into its slot."""
         if arena is not self._arena:
             self._arena, self._views = arena, {slot.name: arena.view(slot) for slot in self.layout.slots}
-        for view, part in zip(self._views.values(), self._bytes(arrays), strict=True):
-            np.copyto(view, part)
+        copy_all(zip(self._views.values(), self._bytes(arrays), strict=True), self.layout.num_bytes)
 
     def contents(self, arrays: Mapping[str, np.ndarray]) -> list[Content]:
         """Return the tensors themselves, to be written before training goes on."""
@@ -63,8 +66,9 @@ class Snapshot:
 
     def _bytes(self, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
         """Yield the bytes of each slot in their order."""
-        for tensor in self._read():
-            yield keras_internals.memory_of(tensor).reshape(-1).view(np.uint8)
+        for read in self._reads:
+            for tensor in read():
+                yield keras_internals.memory_of(tensor).reshape(-1).view(np.uint8)
         for name in self._arrays:
             yield _bytes_of_array(arrays[name])
 
@@ -109,6 +113,13 @@ def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _is_string(variable: Any) -> bool:
     return bool(variable.dtype.base_dtype.name == "string")
+
+
+def _large_and_small(variables: list[Any]) -> list[list[Any]]:
+    """Return variables, the largest first, in two parts: the large are copied while the many small are still read."""
+    num_large = sum(_num_bytes(variable) > SMALL_BYTES for variable in variables)
+    parts = variables[:num_large], variables[num_large:]
+    return [part for part in parts if part] if len(variables) >= _MANY else [variables]
 
 
 def _num_bytes(variable: Any) -> int:

@@ -43,3 +43,9 @@ def test_all_variables_are_read_at_once_into_tensors_of_their_own():
     assert [tensor.dtype for tensor in first] == [tf.float32, tf.int64]
     assert read()[1].numpy() == 4
     assert keras_internals.reader([])() == []
+
+
+def test_the_native_variables_of_many_are_those_of_each(model):
+    variables = model.variables
+    natives = keras_internals.native_variables(variables)
+    assert all(n is keras_internals.native_variable(v) for n, v in zip(natives, variables, strict=True))
