@@ -30,8 +30,13 @@ REGION_MIN_BYTES = 8 << 20  # smaller ones are cheap to copy and may hold what t
 # in front of the memory handed out. posix_memalign(64) puts the chunk 0x30 bytes into the mapping.
 _CHUNK = struct.Struct("=QQ")
 _IS_MMAPPED = 2
+_SIZE_AT = 8
 _ALIGNED_OFFSET = 0x30
 _PLAIN_OFFSET = 0
+
+# /proc/self/pagemap: a word for each page, whose two highest bits say whether it is in memory or swapped out
+_ENTRY_BYTES = 8
+_PRESENT_OR_SWAPPED = 0x40
 
 _MADV_DONTFORK = 10
 _MADV_DOFORK = 11
@@ -53,11 +58,31 @@ def tensor_regions() -> list[Region]:
     """
     if not sys.platform.startswith("linux"):
         return []
-    memory = os.open("/proc/self/mem", os.O_RDONLY)
-    try:
+    with _Memory() as memory:
         return [region for mapping in _large_mappings() for region in _regions_in(memory, mapping)]
-    finally:
-        os.close(memory)
+
+
+class _Memory:
+    """This process's memory, read through files: what another thread unmaps meanwhile is an error, not a crash."""
+
+    def __enter__(self) -> _Memory:
+        self._bytes = os.open("/proc/self/mem", os.O_RDONLY)
+        self._pages = os.open("/proc/self/pagemap", os.O_RDONLY)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._bytes)
+        os.close(self._pages)
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """Return what lies there; nothing where no page is, since reading one would make it."""
+        first, end = start // PAGE_BYTES, -(-(start + num_bytes) // PAGE_BYTES)
+        try:
+            entries = os.pread(self._pages, (end - first) * _ENTRY_BYTES, first * _ENTRY_BYTES)
+            is_there = max(entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES], default=0) >= _PRESENT_OR_SWAPPED
+            return os.pread(self._bytes, num_bytes, start) if is_there else b""
+        except OSError:
+            return b""
 
 
 def _large_mappings() -> list[Region]:
@@ -69,7 +94,7 @@ def _large_mappings() -> list[Region]:
     return [mapping for mapping in found if mapping.end - mapping.start >= REGION_MIN_BYTES]
 
 
-def _regions_in(memory: int, mapping: Region) -> Iterator[Region]:
+def _regions_in(memory: _Memory, mapping: Region) -> Iterator[Region]:
     page = mapping.start
     while page < mapping.end:
         for candidate in _header_candidates(memory, page, mapping.end):
@@ -85,24 +110,18 @@ def _regions_in(memory: int, mapping: Region) -> Iterator[Region]:
         page = end
 
 
-def _header_candidates(memory: int, start: int, limit: int) -> list[int]:
+def _header_candidates(memory: _Memory, start: int, limit: int) -> list[int]:
     """Return the pages of the next stretch that may begin with a header: `start` first, it mostly is one."""
     if _mmapped_block(memory, start, limit)[0] is not None:
         return [start]
-    try:
-        stretch = os.pread(memory, min(_SCAN_BYTES, limit - start), start)
-    except OSError:  # unmapped by another thread meanwhile
-        return []
-    words = [stretch[at + 8 : at + 16] for at in range(0, len(stretch) - 64, PAGE_BYTES)]
-    return [start + i * PAGE_BYTES for i, word in enumerate(words) if word[:1] == b"\x02"]
+    stretch = memory.read(start, min(_SCAN_BYTES, limit - start))
+    first_bytes = stretch[_SIZE_AT::PAGE_BYTES]
+    return [start + at * PAGE_BYTES for at, byte in enumerate(first_bytes) if byte == _IS_MMAPPED]
 
 
-def _mmapped_block(memory: int, page: int, limit: int) -> tuple[int | None, int]:
+def _mmapped_block(memory: _Memory, page: int, limit: int) -> tuple[int | None, int]:
     """Return the offset of the header and the end of the mmapped block that begins at ``page``, if one does."""
-    try:
-        head = os.pread(memory, 64, page)
-    except OSError:  # unmapped by another thread meanwhile
-        return None, page
+    head = memory.read(page, 64)
     for offset in (_ALIGNED_OFFSET, _PLAIN_OFFSET):  # an aligned block still has its plain header in front
         if len(head) < 64:
             break

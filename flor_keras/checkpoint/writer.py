@@ -71,6 +71,8 @@ class Writer:
         self._pid: int | None = None
         self._connection: Connection | None = None
         self._known_layout: Layout | None = None  # the one the worker has
+        self._is_proven = False  # it has shaken hands
+        self._why_unproven = ""
         self._pending: Job | None = None
         self._held = Held()  # by what was written in line
         self._pending_until = 0.0
@@ -157,8 +159,8 @@ class Writer:
         if self._connection is None:
             try:
                 self._fork()
-                self._handshake()
-            except (OSError, EOFError, ValueError, CheckpointError) as error:
+                self._ask_handshake()
+            except OSError as error:
                 self._fail(f"The checkpoint worker did not start ({error})")
                 return self._connection is not None or (not self.is_in_line and self._ensure_worker())
         return True
@@ -177,6 +179,7 @@ class Writer:
                 worker.run(theirs, regions, log_path)
         theirs.close()
         self._pid, self._connection, self._known_layout = pid, ours, None
+        self._is_proven, self._why_unproven = False, ""
         _limit_sending(ours, deadline_secs(0))
         if self._arena is not None:
             self._announce_arena()
@@ -201,29 +204,47 @@ class Writer:
         self._connection.send(worker.NewArena())
         send_handle(self._connection, self._arena.descriptor, self._pid)
 
-    def _handshake(self) -> None:
-        """Have the worker write a small bundle, and read it back here, before it is trusted with a checkpoint."""
+    def _ask_handshake(self) -> None:
+        """Have the worker write a small bundle. Its first job follows at once; nobody waits for the answer."""
         assert self._connection is not None
-        folder = self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
         small: dict[str, Any] = {"handshake": ("string", (1,), np.array([b"flor_keras"], dtype=object))}
-        self._connection.send(Job(-1, str(folder), None, small, {}, {}, HANDSHAKE_SECS))
+        self._connection.send(Job(-1, str(self._handshake_folder), None, small, {}, {}, HANDSHAKE_SECS))
+
+    def _take_handshake(self, timeout_secs: float) -> bool:
+        """Read back what the worker wrote for the handshake, before any of its checkpoints is trusted."""
+        assert self._connection is not None
+        if self._why_unproven or not self._connection.poll(timeout_secs):
+            return False
         try:
-            if not self._connection.poll(min(HANDSHAKE_SECS, deadline_secs(0))):
-                raise OSError("no answer to the handshake")
             done = self._connection.recv()
             if done.error:
                 raise OSError(done.error)
-            if bundle.read_tensors(folder)["handshake"].tolist() != [b"flor_keras"]:
+            if bundle.read_tensors(self._handshake_folder)["handshake"].tolist() != [b"flor_keras"]:
                 raise ValueError("what it wrote could not be read back")
+        except (OSError, EOFError, ValueError, CheckpointError) as error:
+            self._why_unproven = str(error) or "it ended at once"
+            self._pending_until = 0.0
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self._handshake_folder, ignore_errors=True)
+        self._is_proven = not self._why_unproven
+        return self._is_proven
+
+    @property
+    def _handshake_folder(self) -> Path:
+        return self._folder / f"{bundle.TEMPORARY_PREFIX}handshake"
 
     def _recover(self) -> None:
         """Replace the worker that left a job undone, and have it done again."""
         job = self._pending
         assert job is not None
         has_left = self._pending_until == 0.0
-        self._fail("The checkpoint worker died" if has_left else "The checkpoint worker hung and was killed")
+        if not self._is_proven:
+            why = self._why_unproven or "no answer to the handshake"
+            self._fail(f"The checkpoint worker did not start ({why})")
+        else:
+            self._fail(
+                "The checkpoint worker died" if has_left else "The checkpoint worker hung and was killed"
+            )
         self.submit(job)
 
     def _fail(self, what: str) -> None:
@@ -272,7 +293,8 @@ class Writer:
         if self._connection is None or self._pending is None:
             return self._pending is None
         try:
-            if not self._connection.poll(timeout_secs):
+            is_proven = self._is_proven or self._take_handshake(timeout_secs)
+            if not is_proven or not self._connection.poll(timeout_secs):
                 return False
             done = self._connection.recv()
         except (EOFError, OSError):
