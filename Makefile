@@ -38,6 +38,7 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/overhead.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/logged_scalars.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/snapshot.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/many_variables.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/recording_parts.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/loop_overhead.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/store_listing.py --page docs/benchmarks.md
@@ -48,6 +49,7 @@ bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/overhead.py --seconds 2 --rounds 1 --ways --workloads "small convnet" "transformer"
 	$(BIN)/python benchmarks/logged_scalars.py --entries 20000 --rounds 1
 	$(BIN)/python benchmarks/snapshot.py --sizes 2 --rounds 3
+	$(BIN)/python benchmarks/many_variables.py --variables 100 --megabytes 10 --rounds 3
 	$(BIN)/python benchmarks/recording_parts.py --megabytes 2 --epochs 6
 	$(BIN)/python benchmarks/loop_overhead.py --steps 1000 --rounds 3 --repeats 1
 	$(BIN)/python benchmarks/store_listing.py --runs 50 --entries 5000 --rounds 2

@@ -48,7 +48,7 @@ class FlorKeras(Method):
     def __init__(self, folder: Path) -> None:
         import flor_keras
 
-        super().__init__(flor_keras.FlorKeras(store=folder / "store"))
+        super().__init__(flor_keras.FlorKeras(store=folder / "store", checkpoint_every="epoch"))
         self._cpu_secs = 0.0
 
     @property

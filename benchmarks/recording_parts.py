@@ -98,7 +98,7 @@ def cases() -> Iterable[tuple[str, dict[str, Any]]]:
 
 def measure(arguments: dict[str, Any], width: int, num_epochs: int, store: Path) -> Stopwatch:
     """Record a `fit` call with common callbacks."""
-    flor = flor_keras.FlorKeras(store=store)
+    flor = flor_keras.FlorKeras(store=store, checkpoint_every="epoch")
     stopwatch = Stopwatch(flor)
     patient = {"monitor": "loss", "patience": 10_000}
     usual = [keras.callbacks.EarlyStopping(**patient), keras.callbacks.ReduceLROnPlateau(**patient)]
