@@ -199,7 +199,7 @@ class Session:
     def about_next_loop(self) -> None:
         return None
 
-    def begin_loop(self, name: str, state: Any) -> Memory:
+    def begin_loop(self, name: str, state: Any, every: Any) -> Memory:
         self.is_jumpable = state.about["is_jumpable"]
         assert state.why_redone is None
         self.main_loop = Memory(state, *self._made)
