@@ -177,18 +177,27 @@ METHODS: dict[str, Callable[[Path], Method]] = {
 }
 
 
-class Turns(keras.callbacks.Callback):
-    """Waits for its turn in the middle of an epoch and measures what follows."""
+class Turns:
+    """Waits for its turn in the middle of an epoch and measures what follows.
 
-    def __init__(self, method: Method, folder: Path) -> None:
-        super().__init__()
+    Its methods are called by a callback that has no state: what a callback holds is part of a checkpoint.
+    """
+
+    def __init__(self, method: Method, folder: Path, model: keras.Model) -> None:
         self._method = method
+        self._model = model
         self._folder = folder
         self._word = "save"
         self._measured: dict[str, float] = {}
         self._step_secs = 0.0
         self._hook = method.callback.on_epoch_end
         method.callback.on_epoch_end = self._save_or_rest
+
+    def callback(self) -> keras.callbacks.Callback:
+        """Return what to give to `fit`."""
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_begin=self.on_train_batch_begin, on_train_batch_end=self.on_train_batch_end
+        )
 
     def _save_or_rest(self, epoch: int, logs: Any = None) -> None:
         self._cpu = time.process_time()
@@ -235,7 +244,7 @@ class Turns(keras.callbacks.Callback):
 
     def _await_turn(self) -> None:
         if not self._measured:
-            say({"state_bytes": state_bytes(self.model)})
+            say({"state_bytes": state_bytes(self._model)})
         word = sys.stdin.readline().strip()
         if word not in ("save", "rest"):
             with contextlib.suppress(Exception):
@@ -278,8 +287,8 @@ def main(method: str, width: int, folder: Path) -> None:
     random = np.random.default_rng(0)
     x, y = random.random((_BATCH * _STEPS, 256), np.float32), random.integers(0, 10, _BATCH * _STEPS)
     chosen = METHODS[method](folder)
-    turns = Turns(chosen, folder)
     model = build(width)
+    turns = Turns(chosen, folder, model).callback()
     model.fit(x, y, batch_size=_BATCH, epochs=10_000, verbose=0, callbacks=[turns, chosen.callback])
 
 
