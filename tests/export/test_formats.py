@@ -63,7 +63,7 @@ def compare(what, epoch, outputs):
 
 def check_served():
     tensors = keras.tree.map_structure(tf.constant, inputs)
-    for epoch in range(2):
+    for epoch in range(3):
         path = f"out/saved_model/{epoch}"
         if os.path.isdir(path):
             loaded = tf.saved_model.load(path)
@@ -82,7 +82,7 @@ def predict(model):
     return model.predict(inputs, batch_size=24, verbose=0)
 
 custom = {}
-for epoch in range(2):
+for epoch in range(3):
     path = f"out/keras/{epoch}.keras"
     if os.path.exists(path):
         keras.utils.clear_session()  # TensorFlow orders sums by the names of ops, which are those of layers
@@ -96,7 +96,7 @@ def fresh(epoch):
         model.compile("adam", "mse")
     model(keras.tree.map_structure(tf.convert_to_tensor, inputs))
     return model
-for epoch in range(2):
+for epoch in range(3):
     path = f"out/weights.h5/{epoch}.weights.h5"
     if os.path.exists(path):
         model = fresh(epoch)
@@ -138,7 +138,7 @@ class Exported:
     """A kind of model: trained, exported in every format, loaded elsewhere."""
 
     def __init__(self, project: Project, kind: str) -> None:
-        project.succeed(project.write("train.py", program(kind, epochs=2)))
+        project.succeed(project.write("train.py", program(kind)))
         project.succeed(project.write("export.py", EXPORT))
         project.succeed(project.write("load.py", loader(kind)))
         self.told = json.loads((project.folder / "told.json").read_text())
