@@ -89,7 +89,7 @@ import flor_keras as flor
 heartbeat = os.open("heartbeat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 number = 0
 while True:  # never waits for anything: the journal's thread has to fight for the interpreter's lock
-    for _ in range(200):
+    for _ in range(40):
         flor.log("beat", number)
         number += 1
     os.write(heartbeat, f"{number - 1} {time.time()}\\n".encode())

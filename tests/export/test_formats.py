@@ -168,7 +168,7 @@ def test_a_format_gives_what_the_live_model_gave_or_says_why_not(exported, kind,
         assert reason in told["why_not"]
         assert not list(Path(result.out / form).glob("*"))
     else:
-        assert sorted(path.name[0] for path in (result.out / form).iterdir()) == ["0", "1"]
+        assert sorted(path.name[0] for path in (result.out / form).iterdir()) == ["0", "1", "2"]
         words = ("saved_model", "signature") if form == "saved_model" else (form,)
         assert [p for p in result.problems if p.startswith(words)] == []
 
