@@ -14,14 +14,26 @@ from typing import Any
 import keras
 
 
-def go_on_with_rows(callbacks: Sequence[Any], epoch: int) -> None:
-    """Have the loggers among ``callbacks`` write after the rows of the epochs before ``epoch``, from which `fit` goes on."""
+def go_on_with_rows(callbacks: Sequence[Any], epoch: int) -> list[Any]:
+    """Have the loggers among ``callbacks`` write after the rows of the epochs before ``epoch``, from which `fit` goes on.
+
+    Returns those it changed for that, for `be_as_made` once they write.
+    """
+    changed = []
     for logger in callbacks:
         if isinstance(logger, keras.callbacks.CSVLogger) and not logger.append:
             path = Path(logger.filename)
             if path.is_file():
                 os.truncate(path, _length_before(path, logger.sep, epoch))
                 logger.append = True
+                changed.append(logger)
+    return changed
+
+
+def be_as_made(loggers: Sequence[Any]) -> None:
+    """Make loggers that write by now what they are in a run that nothing interrupted; `fit` may be called with them again."""
+    for logger in loggers:
+        logger.append, logger.append_header = False, True
 
 
 def _length_before(path: Path, separator: str, epoch: int) -> int:

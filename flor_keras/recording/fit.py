@@ -211,6 +211,8 @@ class FitLoop:
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """An epoch is over; every other callback has had its `on_epoch_end`."""
+        if self.going_on is not None:
+            self.going_on.epoch_end()
         with self._recorder.shielded("Recording the end of an epoch"):
             self._find_outside()
             position = Position(self.loop, epoch)

@@ -10,7 +10,7 @@ from typing import Any
 
 from flor_keras import keras_internals
 from flor_keras.checkpoint import bundle
-from flor_keras.recording.csv_rows import go_on_with_rows
+from flor_keras.recording.csv_rows import be_as_made, go_on_with_rows
 from flor_keras.recording.resume import Past
 from flor_keras.records import CheckpointRecord, Kind
 from flor_keras.state.callbacks import restore_callbacks
@@ -39,6 +39,7 @@ class GoingOn:
         self._manifest = bundle.read_manifest(self._folder)
         self._is_waiting = True  # for the first epoch
         self._held_back: list[tuple[Any, Any]] = []
+        self._appending: list[Any] = []  # loggers that go on with their files
         self.source: DataSource | None = None
 
     def arrange(self, call: keras_internals.FitCall) -> None:
@@ -50,7 +51,7 @@ class GoingOn:
             if read_python(self._folder)["stop_training"]:
                 call.arguments["epochs"] = self._last.epoch + 1
         if self._last.kind is not Kind.START:
-            go_on_with_rows(self._callbacks, call.arguments["initial_epoch"])
+            self._appending = go_on_with_rows(self._callbacks, call.arguments["initial_epoch"])
 
     def begin(self, model: Any) -> dict[str, Any]:
         """Put everything where the next epoch begins; return what is recorded, by name."""
@@ -93,6 +94,11 @@ class GoingOn:
             whole = {**(self._manifest.get("step_logs") or {}), **logs}
             logs.clear()
             logs.update(whole)
+
+    def epoch_end(self) -> None:
+        """An epoch is over, and every callback has had its `on_epoch_end`."""
+        be_as_made(self._appending)
+        self._appending = []
 
     def _restore(self, roots: dict[str, Any]) -> None:
         restore_objects(self._folder, roots, is_fresh=self._last.kind is Kind.START)
