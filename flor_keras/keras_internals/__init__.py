@@ -36,6 +36,7 @@ from flor_keras.keras_internals.models import (
     made_anew,
     set_trainable_flags,
     trainable_flags,
+    trained_layers,
 )
 from flor_keras.keras_internals.pipelines import (
     has_shuffle_below_repeat,
@@ -119,6 +120,7 @@ __all__ = [
     "stateful_random_ops",
     "step_variables",
     "trainable_flags",
+    "trained_layers",
     "training_steps",
     "unhook_fit",
     "watch_iterators",

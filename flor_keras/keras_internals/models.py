@@ -16,14 +16,26 @@ def has_own_train_step(model: Any) -> bool:
 
 def trainable_flags(model: Any) -> list[bool]:
     """Return which layers of a model, itself first, are trained; callbacks may freeze and unfreeze them."""
-    return [bool(layer.trainable) for layer in model._flatten_layers()]
+    return [bool(layer.trainable) for layer in _layers(model)]
+
+
+def trained_layers(model: Any) -> dict[int, bool]:
+    """Return by the layer's identity which layers of a model are trained; its first step may make further layers."""
+    return {id(layer): bool(layer.trainable) for layer in _layers(model)}
+
+
+def _layers(model: Any) -> list[Any]:
+    """Return a model and all its layers but those of inputs, which `Sequential` adds when it is built."""
+    import keras
+
+    return [layer for layer in model._flatten_layers() if not isinstance(layer, keras.layers.InputLayer)]
 
 
 def set_trainable_flags(model: Any, flags: list[bool]) -> None:
     """Freeze and unfreeze layers as recorded; where that changes any, a compiled training step is made anew."""
     if flags == trainable_flags(model):
         return
-    for layer, flag in zip(model._flatten_layers(), flags, strict=False):
+    for layer, flag in zip(_layers(model), flags, strict=False):
         layer.trainable = flag  # a layer's flag goes to those inside of it, whose own come later
     if model.train_function is not None:
         model.make_train_function(force=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Which layers were trained when a training function made its first step, which is how it was traced.
-_TRAINED: WeakKeyDictionary[Any, list[bool]] = WeakKeyDictionary()
+_TRAINED: WeakKeyDictionary[Any, dict[int, bool]] = WeakKeyDictionary()
 _WITH_DATA = (Kind.START, Kind.EPOCH_END)
 
 
@@ -139,12 +139,14 @@ class FitLoop:
     def _note_trained(self) -> None:
         with self._recorder.shielded("Recording which layers are trained"):
             if not self._model.run_eagerly:
-                _TRAINED.setdefault(self._model.train_function, keras_internals.trainable_flags(self._model))
+                _TRAINED.setdefault(self._model.train_function, keras_internals.trained_layers(self._model))
 
-    def _why_frozen(self, trainable: list[bool]) -> str | None:
+    def _why_frozen(self) -> str | None:
         """Say that steps made again will not be those that were made, where layers were frozen too late for those."""
         function = self._model.train_function
-        if function is None or _TRAINED.get(function, trainable) == trainable:
+        before = {} if function is None else _TRAINED.get(function, {})
+        now = keras_internals.trained_layers(self._model)
+        if all(now.get(layer, flag) == flag for layer, flag in before.items()):
             return None
         return (
             "a layer's trainable was set and the model not compiled again: its steps went on as they were, and "
@@ -266,7 +268,7 @@ class FitLoop:
             "trainable": trainable,
         }
         why = self.source.why_inexact if self.source is not None else None
-        reasons = filter(None, [why, self._why_frozen(trainable)])
+        reasons = filter(None, [why, self._why_frozen()])
         inexact = [*reasons, *(f"{name} was not kept" for name in lost)]
         described = {**manifest, "inexact": inexact, "log_names": list(self._log_names)}
         self._recorder.checkpoints.take(position, kind, self._roots, python, described)

@@ -56,3 +56,13 @@ def test_a_frozen_layer_is_frozen_again_in_a_step_that_is_compiled_already():
     assert not is_trained()
     keras_internals.set_trainable_flags(model, trained)
     assert is_trained()
+
+
+def test_the_layer_of_inputs_a_built_model_gets_is_none_that_is_trained():
+    deferred = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
+    before, flags = keras_internals.trained_layers(deferred), keras_internals.trainable_flags(deferred)
+    deferred.build((None, 3))
+    assert keras_internals.trained_layers(deferred) == before
+    assert keras_internals.trainable_flags(deferred) == flags == [True] * 3
+    deferred.layers[0].trainable = False
+    assert keras_internals.trained_layers(deferred) != before
