@@ -276,10 +276,8 @@ class Visit(DataSource):
 
     def take_logs(self, epoch: int, logs: dict[str, Any]) -> dict[str, Any]:
         """Compare recomputed logs with the recorded ones, log new ones; return what hooks are to get."""
-        position = Position(self.loop, epoch)
         for name, value in logs.items():
-            is_recorded = self.replayer.recorded_value(name, position) is not None
-            if self.redoes(epoch) or is_recorded or name.startswith("val_"):
+            if self.redoes(epoch) or name.startswith("val_"):
                 self.replayer.log(name, value)  # any other metric has seen no step of this epoch
         if self.redoes(epoch):
             return dict(logs)
