@@ -1,5 +1,6 @@
 """Epochs without a checkpoint at their end, and checkpoints inside of epochs: replayed and resumed to the last bit."""
 
+import json
 import signal
 
 import pytest
@@ -285,3 +286,35 @@ def test_a_state_that_grows_in_the_middle_of_training_is_followed(project):
     assert refused.status == 1
     assert "FLOR_CHECKPOINT_EVERY is 'often'; expected" in refused.stderr
     assert len(project.latest().checkpoints) == len(sizes) + 3
+
+
+VALIDATED = """
+import keras, numpy as np
+import flor_keras as flor
+
+keras.utils.set_random_seed(1)
+x = np.random.rand(64, 4).astype("float32")
+y = (x.sum(1) > 2).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1, activation="sigmoid")])
+model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+
+class Look(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        flor.log("loss again", logs["loss"])  # NEW
+        flor.log("bias", float(model.layers[-1].bias[0]))
+
+split = {"batch_size": 8, "validation_data": (x[::2], y[::2]), "verbose": 0}
+model.fit(x, y, epochs=5, callbacks=[Look(), flor.FlorKeras()], **split)
+"""
+
+
+def test_restored_epochs_between_redone_ones_are_not_judged_by_what_validation_left_in_the_metrics(project):
+    lines = VALIDATED.splitlines(keepends=True)
+    script = project.write("train.py", "".join(line for line in lines if "# NEW" not in line))
+    project.succeed(script, env={"FLOR_CHECKPOINT_EVERY": "2"})
+    project.write("train.py", VALIDATED)
+    ended = project.flor("replay", script, "loss again", "--json")
+    assert ended.status == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert report["verified"] == "exact" and len(report["values"]) == 5
+    assert values(project.latest(), "loss again") == values(project.latest(), "loss")
