@@ -104,9 +104,7 @@ class Demo:
     def place(self) -> dict:
         """Return where commands run: in the folder, with its store, and with a quiet TensorFlow."""
         store = str(self.folder / ".flor")
-        # A checkpoint of every epoch: the training is short, and each epoch's state is what the story is about.
-        told = {"FLOR_STORE": store, "FLOR_CHECKPOINT_EVERY": "epoch", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        return {"cwd": self.folder, "env": {**os.environ, **told}}
+        return {"cwd": self.folder, "env": {**os.environ, "FLOR_STORE": store, "TF_CPP_MIN_LOG_LEVEL": "3"}}
 
     def add_log_lines(self) -> None:
         """Add what was forgotten to the script, and show the change."""
