@@ -13,7 +13,8 @@ from flor_keras.recording.fit import FitLoop
 from flor_keras.recording.going_on import GoingOn
 from flor_keras.recording.recorder import Recorder
 from flor_keras.records import Execution, Kind, Position
-from flor_keras.state.data_position import DataSource, OrderSeed, data_fingerprint, recorded_order
+from flor_keras.state.data_position import DataSource, OrderSeed, recorded_order
+from flor_keras.state.fingerprints import data_fingerprint
 from flor_keras.state.skip import skip_fit
 
 

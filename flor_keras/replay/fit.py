@@ -20,7 +20,7 @@ from flor_keras.replay.replayer import Replayer
 from flor_keras.replay.visit import Visit
 from flor_keras.state.callbacks import restore_callbacks
 from flor_keras.state.changers import change_the_model
-from flor_keras.state.data_position import data_fingerprint
+from flor_keras.state.fingerprints import data_fingerprint
 from flor_keras.state.random import restore_random
 from flor_keras.state.restore import read_python
 from flor_keras.state.skip import give_history, skip_fit

@@ -65,6 +65,14 @@ class Replaying:
     def __repr__(self) -> str:
         return f"Replaying({self.run.id!r}, names={self.names}, verdict={self.verdict.value!r})"
 
+    def take(self, replayer: _Replayer) -> dict[str, Any]:
+        """Take what came of a replay that is over, and return its report."""
+        report = replayer.finish()
+        self.names = self.names or list(replayer.kept)
+        self.verdict = Verdict(report["verified"])
+        self.causes, self.held_back = report["causes"], report["held_back"]
+        return dict(report)
+
     def dataframe(self) -> pd.DataFrame:
         """Return the values of its names in the whole run; see `Run.dataframe`."""
         return reading.run(self.run.id, self.run.store).dataframe(*self.names)
@@ -127,19 +135,10 @@ def replaying(
             raise
         finally:
             session.begin(previous)
-            report = replayer.finish()
-            found.names = list(names or replayer.kept)
-            found.verdict = Verdict(report["verified"])
-            found.causes, found.held_back = report["causes"], report["held_back"]
-            opened.finish_replay(
-                number,
-                status,
-                time.monotonic() - began,
-                found.verdict,
-                report["max_abs_diff"],
-                {**report, "error": None if status == "finished" else status},
-                found.names,
-            )
+            report = found.take(replayer)
+            report["error"] = None if status == "finished" else status
+            secs, diff = time.monotonic() - began, report["max_abs_diff"]
+            opened.finish_replay(number, status, secs, found.verdict, diff, report, found.names)
     _check_result(replayer, names, level)
 
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from flor_keras import keras_internals
-from flor_keras.state.pickles import is_packable, pack
+from flor_keras.state.fingerprints import fingerprint
 from flor_keras.state.random import capture_random, is_same_random, restore_random
 from flor_keras.state.restore import read_python
 
@@ -35,7 +34,6 @@ _WHY_RANDOM = (
     "ahead of training; give it a generator of its own: np.random.default_rng(seed)"
 )
 _LARGE_STATE_BYTES = 16 << 20
-_LARGE_BYTES = 64 << 20
 _BATCH_STRIDE = (
     1 << 20
 )  # tells the batches of one iterator (shuffle="batch") from the orders of the next ones
@@ -367,7 +365,7 @@ class DataSource:
         """Return what of a PyDataset differs from how it was at first; nothing the first time."""
         if dataset is None:
             return {}
-        prints = {name: _fingerprint(value) for name, value in vars(dataset).items()}
+        prints = {name: fingerprint(value) for name, value in vars(dataset).items()}
         baseline = self._baseline = self._baseline or prints
         changed = [name for name, p in prints.items() if p is not None and baseline.get(name) != p]
         return {name: getattr(dataset, name) for name in changed}
@@ -393,42 +391,3 @@ def recorded_order(folder: Path) -> OrderSeed | None:
     data = read_python(folder)["data"]
     data = data and data.get("begun", data)
     return OrderSeed(data["order_seed"]) if data and data["order_seed"] is not None else None
-
-
-def _fingerprint(value: Any) -> str | None:
-    """Return a hash of a value; None where it is too large, or of a kind, to be kept with every checkpoint."""
-    if isinstance(value, np.ndarray):
-        if value.nbytes > _LARGE_BYTES or value.dtype.hasobject:
-            return None
-        return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(value).data))
-    if not is_packable(value):
-        return None
-    data, arrays = pack(value)
-    return (
-        data.hex() + "".join(_fingerprint(array) or "" for array in arrays) if len(data) < 1 << 20 else None
-    )
-
-
-def data_fingerprint(call: keras_internals.FitCall) -> str | None:
-    """Return one hash over the arrays a `fit` call was given, None where there are none to hash.
-
-    Of a `tf.data` pipeline, the tensors it was made from count.
-    """
-    import keras
-    import tensorflow as tf
-
-    given = [call.arguments.get(name) for name in ("x", "y", "sample_weight", "validation_data")]
-    arrays = []
-    for value in keras.tree.flatten(given):
-        if isinstance(value, tf.data.Dataset):
-            arrays += [keras_internals.memory_of(t) for t in keras_internals.source_tensors(value)]
-        elif isinstance(value, np.ndarray):
-            arrays.append(value)
-    arrays = [np.asarray(array) for array in arrays]
-    if not arrays or any(array.dtype.hasobject for array in arrays):
-        return None
-    digest = xxhash.xxh3_64()
-    for array in arrays:
-        digest.update(str((array.dtype, array.shape)).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
