@@ -65,6 +65,7 @@ class Running:
             stdout, stderr = (path.read_text(errors="replace") for path in self._outputs)
             raise AssertionError(f"no end after {timeout_secs:.0f} s\n{stdout}\n{stderr}") from None
         finally:
+            self._lines.close()
             self._connection.close()
         return Ended(status, *(path.read_text(errors="replace") for path in self._outputs))
 

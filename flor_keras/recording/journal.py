@@ -3,6 +3,10 @@
 Entries and other rows are handed over in memory and written a few times a second. When the store cannot be
 written (a full disk), rows are kept and tried again; what is lost in the end is counted and told. An entry that no
 store can hold is told and keeps no other from being written.
+
+Beside a program that gives Python's lock away often and shortly (small reads and writes) a waiting thread never gets
+it: each time the lock has been taken back before the thread wakes, and its five milliseconds begin again. So the
+program's own thread looks at the clock when it logs or moves on, and lets the journal go first when that is overdue.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from flor_keras.store.database import Store
 from flor_keras.store.entry_tables import NamedValue
 
 FLUSH_SECS = 0.25
+_OVERDUE_SECS = 2 * FLUSH_SECS
+_GIVE_WAY_SECS = 0.002  # giving way takes 0.05 ms, so it costs a program beside a slow disk little
 _CLOSE_SECS = 30.0
 _KEPT_ENTRIES = 5_000_000  # what a store that cannot be written may cost in memory
 _BATCH_ENTRIES = 50_000  # of one transaction
@@ -47,6 +53,7 @@ class Journal:
         self._writes: deque[Write] = deque()
         self._batch: list[NamedValue] = []
         self._num_taken = 0
+        self.overdue_at = time.monotonic() + _OVERDUE_SECS  # when to call `give_way`
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="flor_keras journal", daemon=True)
         self._thread.start()
@@ -54,6 +61,11 @@ class Journal:
     def post(self, write: Write) -> None:
         """Have ``write`` called with the store by the journal's thread, in the order posted."""
         self._writes.append(write)
+
+    def give_way(self) -> None:
+        """Let the journal's thread have Python's lock if it waits for it; for the program's threads, when overdue."""
+        self.overdue_at = time.monotonic() + _GIVE_WAY_SECS
+        time.sleep(0)  # unlike a short write, it lasts until the thread is awake
 
     def settle(self) -> None:
         """Wait until what was handed over before is in the store; gives up after a deadline."""
@@ -80,6 +92,7 @@ class Journal:
         has_told = False
         is_last = False
         while not is_last:
+            self.overdue_at = time.monotonic() + _OVERDUE_SECS
             is_last = self._is_closing.wait(FLUSH_SECS)
             try:
                 store = store or Store.open(self._store_path)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from flor_keras import origin
@@ -59,7 +60,8 @@ class Recorder(Surroundings):
         self._models: Any = None
         self._exports: Any = None
         self.redone_loops: list[str] = []  # those that a replay makes again from their first epoch, and why
-        self.move(Position())
+        self.position = Position()
+        self._place = self.position[:]  # a plain tuple
         self.num_loops = 0
         self.num_outside_steps = 0  # entries of the epoch under way that belong to none of its steps
         self.seed: int | None = None
@@ -110,7 +112,10 @@ class Recorder(Surroundings):
             place = position[:]
         if self.past is not None and self._is_known(name, position):
             return
-        self.journal.entries.append((name, value, place))
+        journal = self.journal
+        journal.entries.append((name, value, place))
+        if monotonic() > journal.overdue_at:
+            journal.give_way()
 
     def _is_known(self, name: str, position: Position) -> bool:
         """Whether a run that is resumed has a value already: of what is outside of epochs, or in a loop that was over."""
@@ -135,7 +140,9 @@ class Recorder(Surroundings):
     def move(self, position: Position) -> None:
         """Say where in the run the program is now."""
         self.position = position
-        self._place = position[:]  # a plain tuple
+        self._place = position[:]
+        if monotonic() > self.journal.overdue_at:
+            self.journal.give_way()
 
     def begin_fit(self, is_own: bool = False, initial_epoch: int = 0) -> Any:
         """Begin the next loop of the run; ``is_own`` where the program, not `fit`, calls the callbacks."""

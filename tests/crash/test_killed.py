@@ -88,7 +88,7 @@ import flor_keras as flor
 
 heartbeat = os.open("heartbeat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 number = 0
-while True:  # never waits for anything: the journal's thread has to fight for the interpreter's lock
+while True:  # gives the interpreter's lock away often, and too shortly for a waiting thread to wake and take it
     for _ in range(40):
         flor.log("beat", number)
         number += 1
