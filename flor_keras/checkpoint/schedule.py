@@ -2,9 +2,12 @@
 
 The rule is the joint invariant of FLOR (Garcia et al., "Hindsight Logging for Model Training", VLDB 2021), which
 materialises while ``(k + 1) * M < n * C * overhead`` for k checkpoints of cost M so far and n iterations of cost C. Three
-things differ. Iterations are steps, so a checkpoint may fall inside an epoch. Costs are those that were paid, not k * M:
-what training stood still, and the CPU the worker took, divided by the number of cores. And what will be paid in any
-case (the checkpoints at the end of the loop) is set aside from the beginning, as what was paid at its start is counted.
+things differ. Iterations are steps, so a checkpoint may fall inside an epoch. Where it only shortens what a replay of steps makes
+again, all that was spent stays below a fifth of the bound for it; where ends of epochs had to go without, it takes the
+place of one. Costs are those that were paid,
+not k * M: what training stood still, and the CPU the worker took, divided by the number of cores. And what will be paid
+in any case (the checkpoints at the end of the loop) is set aside from the beginning, as what was paid at its start is
+counted.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ AUTO, EPOCHS, STEPS, SECONDS = "auto", "epochs", "steps", "seconds"
 _FIRST_GUESS_SECS = 0.005
 _FIRST_GUESS_SECS_PER_BYTE = 1e-9
 _WEIGHT_OF_NEWEST = 0.5
+WITHIN_EPOCHS = 0.2  # of the bound
 _LOOK_AGAIN_SECS = 0.01  # while the worker is busy
 _ROUNDING = 1e-9
 
@@ -110,7 +114,8 @@ class Schedule:
       worker_secs: the worker's share of the machine: its CPU time by the number of cores.
       num_at_end: how many checkpoints the end of the loop takes in any case.
       set_aside_secs: what else will be paid in any case.
-      look_at: before this time no step boundary can be due; for who asks at each step.
+      look_at: before this time no end of an epoch can be due.
+      look_within_at: before this time no step boundary can be due; for who asks at each step.
       taken: how many checkpoints were decided for here.
       skipped: how many boundaries were passed by for each reason: epoch ends, and those that were due while the worker
         was busy.
@@ -124,6 +129,7 @@ class Schedule:
     num_at_end: int = 2
     set_aside_secs: float = 0.0
     look_at: float = 0.0
+    look_within_at: float = 0.0
     taken: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     _known_secs: float | None = None  # what a checkpoint costs, and of how many bytes
@@ -131,6 +137,7 @@ class Schedule:
     _num_bytes: int = 0  # of the state now
     _num_steps: int = 0  # in this loop, of all epochs
     _steps_at_last: int = 0
+    _taken_within: int = 0
     _last_at: float | None = None
 
     # -- costs -------------------------------------------------------------------------------------------------
@@ -198,7 +205,13 @@ class Schedule:
     def _plan_look(self) -> None:
         if self.every.unit == AUTO:
             needed = self._needed_secs() + self.spent_secs
-            self.look_at = self.began_at + self.stall_secs + needed / self.overhead
+            began_at, secs = self.began_at + self.stall_secs, needed / self.overhead
+            self.look_at, self.look_within_at = began_at + secs, began_at + secs / self._share_within
+
+    @property
+    def _share_within(self) -> float:
+        """The share of the bound for places inside of epochs; all of it while they stand in for ends that went without."""
+        return WITHIN_EPOCHS if self.skipped[SKIPPED_FOR_COST] <= self._taken_within else 1.0
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
@@ -228,11 +241,12 @@ class Schedule:
         """
         if self.every.unit == STEPS:
             return self._num_steps // self.every.count > self._steps_at_last // self.every.count
-        if now < self.look_at:
+        if now < self.look_within_at:
             return False
         if self.every.unit == SECONDS:
             return now - self._since() >= self.every.count
-        if self.every.unit != AUTO or self.room_secs(now) < self._needed_secs():
+        allowed_secs = self._share_within * self.overhead * self.training_secs(now)
+        if self.every.unit != AUTO or allowed_secs < self.spent_secs + self._needed_secs():
             return False
         if end_at is None or is_last:
             return True
@@ -248,21 +262,28 @@ class Schedule:
         else:
             is_due, why_not = self.is_due_within(now, None), SKIPPED_AS_ASKED
         if not is_due:
-            self.skipped[why_not] += 1
+            self.skip(why_not)
         return is_due
+
+    def skip(self, why: str) -> None:
+        """An end of an epoch is passed by."""
+        self.skipped[why] += 1
+        self._plan_look()
 
     def pass_by(self, now: float) -> None:
         """A checkpoint was due and the worker is busy: do without."""
         self.skipped[SKIPPED_FOR_WORKER] += 1
         self.look_at = max(self.look_at, now + _LOOK_AGAIN_SECS)
+        self.look_within_at = max(self.look_within_at, self.look_at)
 
-    def take(self, now: float) -> None:
-        """A checkpoint is taken now."""
+    def take(self, now: float, is_within: bool = False) -> None:
+        """A checkpoint is taken now; ``is_within`` an epoch."""
         self.taken += 1
         self._steps_at_last = self._num_steps
+        self._taken_within += is_within
         self._last_at = now
         if self.every.unit == SECONDS:
-            self.look_at = now + self.every.count
+            self.look_at = self.look_within_at = now + self.every.count
 
     def _since(self) -> float:
         return self.began_at if self._last_at is None else self._last_at

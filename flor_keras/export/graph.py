@@ -2,7 +2,7 @@
 
     <folder>/signature          the keyed hash of graph.json, which holds hashes of all other files
     <folder>/graph.json         the mapping from variables to where each format has them; why a format is missing
-    <folder>/saved_model.pb, assets/    the SavedModel without its variables
+    <folder>/saved_model.pb, assets/    the SavedModel without its variables; not where the configuration is enough to make it
     <folder>/rest.index, …      what of the SavedModel's bundle is not in a checkpoint: object graph, vocabularies
     <folder>/checkpoint_rest.index, …   the same of `tf.train.Checkpoint(model=…)`
     <folder>/config.json        the configuration as the `.keras` format has it
@@ -17,14 +17,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import xxhash
 
 from flor_keras import keras_internals
 from flor_keras.checkpoint.contents import Content, as_tensor, content_hash, content_of
-from flor_keras.export import internals
+from flor_keras.export import internals, stock
 from flor_keras.export.folders import written_beside
 
 FORMAT = 1
@@ -61,12 +61,15 @@ class Subject(NamedTuple):
     baked: Mapping[str, str]
 
 
-def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) -> dict[str, str]:
+def write_graph(
+    subject: Subject, folder: Path, sign: Callable[[bytes], str], is_rebuildable: bool = False
+) -> dict[str, str]:
     """Write all that export needs of a model beside its values.
 
     Args:
       subject: the model.
       folder: where to; it must not exist.
+      is_rebuildable: whether the SavedModel may be traced later, from the model's configuration.
       sign: returns the keyed hash of the person who records. A graph is a program: it is run for who wrote it only.
 
     Returns:
@@ -76,7 +79,7 @@ def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) ->
     import tensorflow as tf
 
     model = subject.model
-    names = _Names(subject.variables, subject.tables)
+    names = Names(subject.variables, subject.tables)
     described: dict[str, Any] = {
         "format": FORMAT,
         "model": subject.root,
@@ -91,20 +94,21 @@ def write_graph(subject: Subject, folder: Path, sign: Callable[[bytes], str]) ->
         temporary.mkdir(parents=True)
         why_not = described["why_not"]
         _attempt(
-            "saved_model", lambda: described.update(_write_saved_model(model, names, temporary)), why_not
-        )
-        _attempt(
             "checkpoint", lambda: described.update(_write_checkpoint_keys(model, names, temporary)), why_not
         )
         _attempt("weights.h5", lambda: described.update(groups=_weight_groups(model, names)), why_not)
-        _attempt("keras", lambda: _write_config(model, temporary), why_not)
+        _attempt("keras", lambda: _write_config(model, temporary, not is_rebuildable), why_not)
+        described["rebuilt"] = _rebuilt_from(model, names, temporary) if is_rebuildable else None
+        described["named"] = described["rebuilt"] and internals.named_parts(model)
+        if described["rebuilt"] is None:
+            _attempt(
+                "saved_model", lambda: described.update(write_saved_model(model, names, temporary)), why_not
+            )
         if "weights.h5" in why_not:
             why_not.setdefault("keras", why_not["weights.h5"])
         described["left_out"] = _left_out(described.get("groups", []), subject)
         described["variables"] = names.used
-        described["files"] = {
-            str(at.relative_to(temporary)): file_hash(at) for at in temporary.rglob("*") if at.is_file()
-        }
+        described["files"] = hashes_below(temporary)
         text = json.dumps(described).encode()
         (temporary / FILE).write_bytes(text)
         (temporary / SIGNATURE).write_text(sign(text), encoding="ascii")
@@ -123,6 +127,11 @@ def file_hash(path: Path) -> str:
     return xxhash.xxh3_64_hexdigest(path.read_bytes())
 
 
+def hashes_below(folder: Path) -> dict[str, str]:
+    """Return the hash of each file in a folder by its path there."""
+    return {str(at.relative_to(folder)): file_hash(at) for at in folder.rglob("*") if at.is_file()}
+
+
 def _attempt(name: str, write: Callable[[], Any], why_not: dict[str, str]) -> None:
     """Write what a format needs; a failure is a reason, tracing and describing run the program's own code."""
     try:
@@ -135,7 +144,7 @@ def _attempt(name: str, write: Callable[[], Any], why_not: dict[str, str]) -> No
         )
 
 
-class _Names:
+class Names:
     """Finds the name a checkpoint has for a variable or table. ``used``: dtype and shape of those asked for."""
 
     def __init__(self, variables: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
@@ -164,12 +173,21 @@ class _Names:
         return self._tables.get(id(table)) if keras_internals.is_mutable_table(table) else None
 
 
-def _write_saved_model(model: Any, names: _Names, folder: Path) -> dict[str, Any]:
+def _rebuilt_from(model: Any, names: Names, folder: Path) -> list[str] | None:
+    """Return the names of a model's variables in Keras's order; None where one has none, or the configuration is not enough."""
+    found = [names.of(variable) for variable in model.variables]
+    config = folder / CONFIG
+    is_enough = config.exists() and stock.names_only_keras(json.loads(config.read_text(encoding="utf-8")))
+    return cast(list[str], found) if is_enough and None not in found else None
+
+
+def write_saved_model(model: Any, names: Names, folder: Path) -> dict[str, Any]:
+    """Write the SavedModel without its variables; return the name behind each key of its bundle."""
     saved = internals.write_saved_model(model, folder)
     return {"keys": _write_rest(saved, names, folder / REST)}
 
 
-def _write_checkpoint_keys(model: Any, names: _Names, folder: Path) -> dict[str, Any]:
+def _write_checkpoint_keys(model: Any, names: Names, folder: Path) -> dict[str, Any]:
     keys = _write_rest(internals.checkpoint_owners(model), names, folder / CHECKPOINT_REST)
     training = internals.state_of_training(model)
     own = [v for v in model.variables if id(keras_internals.native_variable(v)) not in training]
@@ -186,7 +204,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _write_rest(saved: internals.SavedGraph, names: _Names, prefix: Path) -> dict[str, str]:
+def _write_rest(saved: internals.SavedGraph, names: Names, prefix: Path) -> dict[str, str]:
     """Return the name behind each key of a bundle; what has none is written under ``prefix``, for good."""
     import tensorflow as tf
 
@@ -223,7 +241,7 @@ def write_bundle(prefix: Path, contents: Mapping[str, Content]) -> None:
         )
 
 
-def _weight_groups(model: Any, names: _Names) -> list[dict[str, Any]]:
+def _weight_groups(model: Any, names: Names) -> list[dict[str, Any]]:
     if not model.built:
         raise NotExportable("the model has not been built")
     return [
@@ -262,7 +280,7 @@ def _names_in(place: Any) -> list[str]:
     return [place] if isinstance(place, str) else place["lora"]
 
 
-def _place(group: internals.Group, key: str, value: Any, names: _Names) -> Any:
+def _place(group: internals.Group, key: str, value: Any, names: Names) -> Any:
     """Return where a value of a weights file comes from: a variable's name, or names to compute it of."""
     name = names.of(value)
     if name is not None:
@@ -291,7 +309,7 @@ def merged(kernel: Any, lora_a: Any, lora_b: Any, scale: float) -> Any:
     return tf.add(kernel, scale * tf.matmul(lora_a, lora_b)).numpy()
 
 
-def _write_config(model: Any, folder: Path) -> None:
+def _write_config(model: Any, folder: Path, has_assets: bool) -> None:
     config = internals.config_of(model)
     if (
         not config.get("build_config")
@@ -302,7 +320,8 @@ def _write_config(model: Any, folder: Path) -> None:
             "Keras does not know the shapes of its inputs (its call cannot be traced), so load_model would leave it unbuilt"
         )
     (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
-    internals.write_assets(model, folder / KERAS_ASSETS)
+    if has_assets:
+        internals.write_assets(model, folder / KERAS_ASSETS)
 
 
 def baked_hashes(contents: Mapping[str, np.ndarray]) -> dict[str, str]:

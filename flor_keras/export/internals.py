@@ -42,6 +42,49 @@ def untouched(model: Any) -> Iterator[None]:
             vars(layer).update(known)
 
 
+def parts_of(model: Any) -> list[Any]:
+    """Return a model, all its layers, however deep, and the operations between them."""
+    layers = list(model._flatten_layers())
+    operations = [op for at in layers for op in getattr(at, "operations", ())]
+    return list({id(part): part for part in (*layers, *operations)}.values())
+
+
+def named_parts(model: Any) -> list[list[Any]]:
+    """Return what of a built functional or Sequential model has a name: kind and name of each layer, input and output."""
+    layers = [[type(layer).__name__, layer.name] for layer in model._flatten_layers()]
+    tensors = [[f"{at.dtype} {at.shape}", at.name] for at in (*model.inputs, *model.outputs)]
+    return layers + tensors
+
+
+def rename_parts(model: Any, named: list[list[Any]]) -> None:
+    """Give the parts of a model the names they had; Keras names by counts what nobody else named.
+
+    The names of layers are part of those of operations, in whose order TensorFlow adds.
+
+    Raises:
+      ValueError: the model has other parts.
+    """
+    parts = [*model._flatten_layers(), *model.inputs, *model.outputs]
+    for part, (_, name) in zip(parts, named, strict=True):
+        part.name = name
+    if named_parts(model) != named:
+        raise ValueError("it has other layers, inputs or outputs")
+
+
+@contextmanager
+def names_put_back() -> Iterator[None]:
+    """Have layers made inside not count for the names of later ones."""
+    from keras.src.backend.common import global_state
+
+    key = "object_name_uids"
+    names = global_state.get_global_attribute(key)
+    kept = None if names is None else names.copy()
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(key, kept)
+
+
 class SavedGraph(NamedTuple):
     """What a SavedModel needs beside its graph: who stands behind each key of its bundle, and the object graph."""
 

@@ -19,6 +19,7 @@ class Graph:
     Attributes:
       folder: where.
       described: the content of its graph.json.
+      rebuilt: the names of the model's variables in Keras's order, where its SavedModel is traced when it is wanted.
     """
 
     def __init__(self, folder: Path, described: Mapping[str, Any]) -> None:
@@ -26,6 +27,7 @@ class Graph:
         self.described = described
         self.variables: dict[str, list[Any]] = described["variables"]
         self.baked: dict[str, str] = described["baked"]
+        self.rebuilt: list[str] | None = described.get("rebuilt")
 
     def why_not(self, form: str) -> str | None:
         """Return why there is no export in a format; None where there is."""
@@ -82,6 +84,8 @@ class Graph:
 
     def names(self, form: str) -> set[str]:
         """Return the names of the checkpoint that a format needs."""
+        if form == "saved_model" and self.rebuilt is not None:
+            return set(self.rebuilt)
         if form in ("saved_model", "checkpoint"):
             return set(self.keys(form).values())
         values = [value for group in self.groups for value in group["values"].values()]

@@ -16,6 +16,7 @@ from flor_keras.checkpoint.mapped import (
 from flor_keras.checkpoint.table import TableError
 from flor_keras.export import graph, internals
 from flor_keras.export.kept import Graph, damaged
+from flor_keras.export.rebuilt import traced
 
 _GRAPH = "saved_model.pb"
 VARIABLES = "variables/variables"
@@ -30,6 +31,7 @@ def write(found: Graph, checkpoint: Path, out: Path) -> None:
 
 def copy_graph(found: Graph, out: Path) -> None:
     """Copy what of a SavedModel is the same for every epoch."""
+    found = traced(found)
     (out / "variables").mkdir(parents=True)
     shutil.copyfile(found.file(_GRAPH), out / _GRAPH)
     (out / "assets").mkdir()
@@ -40,6 +42,7 @@ def copy_graph(found: Graph, out: Path) -> None:
 
 def write_values(found: Graph, checkpoint: Path, prefix: Path, form: str = "saved_model") -> None:
     """Write a checkpoint's values under the keys of the graph, as a native TensorFlow bundle."""
+    found = traced(found) if form == "saved_model" else found
     keys = found.keys(form)
     values = map_checkpoint(checkpoint, set(keys.values()).__contains__)
     rest = graph.REST if form == "saved_model" else graph.CHECKPOINT_REST

@@ -189,7 +189,7 @@ class FitLoop:
             return
         pace.schedule.note_steps(count)
         now = time.perf_counter()
-        if now < pace.schedule.look_at:
+        if now < pace.schedule.look_within_at:
             return
         with self._recorder.shielded("Checkpointing between steps"):
             last = self._steps_before or self.source.training.num_steps  # type: ignore[union-attr]
@@ -273,7 +273,7 @@ class FitLoop:
         described = {**manifest, "inexact": inexact, "log_names": list(self._log_names)}
         self._recorder.checkpoints.take(position, kind, self._roots, python, described)
         if self._pace is not None:
-            self._pace.took()
+            self._pace.took(is_within=kind is Kind.STEP)
 
     def _data(self, kind: Kind, goes_on: bool) -> dict[str, Any]:
         """Return where the data stand, and the orders of epochs since the last checkpoint."""

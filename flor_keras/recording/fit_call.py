@@ -55,6 +55,8 @@ def record_fit(recorder: Recorder, call: keras_internals.FitCall, callbacks: lis
     if flor.export is not None:
         loop.exported_every = flor.export_every
         recorder.exports.want(loop.loop, flor.export, flor.export_every)
+        if flor.export == "saved_model":
+            recorder.models.trace(loop.loop)
     past = recorder.past
     last = None if past is None else past.last(loop.loop)
     own = [callback for callback in callbacks if not isinstance(callback, type(flor) | _Front)]

@@ -34,9 +34,7 @@ class Pace:
         """Whether the end of this epoch need not be considered: the quick look for epochs that take microseconds."""
         is_too_early = time.perf_counter() < self.schedule.look_at
         if is_too_early:
-            self.schedule.skipped[
-                SKIPPED_FOR_COST if self.schedule.every.unit == AUTO else SKIPPED_AS_ASKED
-            ] += 1
+            self.schedule.skip(SKIPPED_FOR_COST if self.schedule.every.unit == AUTO else SKIPPED_AS_ASKED)
         return is_too_early
 
     def is_due_at_end(self, epoch: int, roots: Mapping[str, Any], num_checkpoints: int = 1) -> bool:
@@ -69,9 +67,9 @@ class Pace:
             self.schedule.pass_by(now)
         return is_worth_it
 
-    def took(self) -> None:
-        """A checkpoint was taken."""
-        self.schedule.take(time.perf_counter())
+    def took(self, is_within: bool = False) -> None:
+        """A checkpoint was taken; ``is_within`` an epoch."""
+        self.schedule.take(time.perf_counter(), is_within)
         self._keep()
 
     def keep_model(self, roots: Mapping[str, Any], is_needed: bool) -> None:

@@ -201,7 +201,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "was not recorded by you",
     ),
     "a missing folder": (lambda s: shutil.rmtree(one(s, "runs/*/checkpoints/0-2-end")), "0-2-end is missing"),
-    "a graph": (lambda s: flip(one(s, "runs/*/model/0/saved_model.pb"), 100), "saved_model.pb are not those"),
+    "a graph": (lambda s: flip(one(s, "runs/*/model/0/config.json"), 100), "config.json are not those"),
     "a description": (
         lambda s: one(s, "runs/*/model/0/graph.json").write_text("[]"),
         "graph.json cannot be read",
