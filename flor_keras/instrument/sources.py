@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from flor_keras.errors import UsageError
 from flor_keras.instrument.syntax import parse
 
 _OUTSIDE_FOLDERS = frozenset({"site-packages", "dist-packages", ".flor"})
+_INSTALLED = re.compile(r".*?[\\/](?:site|dist)-packages[\\/]?[^\\/]*")  # up to the top folder of a package
 
 
 def project_root(script: Path) -> Path:
@@ -87,31 +90,53 @@ def read_sources(root: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def _module_files(root: Path, modules: Iterable[ModuleType]) -> Iterator[Path]:
-    """List the source files of modules that lie under ``root``; built-in, frozen and compiled ones have none.
+    """List the source files of modules that are the project's own; built-in, frozen and compiled ones have none.
 
     A program with TensorFlow has thousands of modules, and resolving a path takes longer than reading a small file:
-    so folders are resolved, each once.
+    so folders are looked at, each once, and of an installed package the top one.
     """
-    is_inside: dict[str, bool] = {}
+    folders: dict[str, _Folder] = {}
+    links: dict[str, bool] = {}
     for module in list(modules):
         file = getattr(module, "__file__", None)
         if not (isinstance(file, str) and file.endswith(".py")):
             continue
-        folder = os.path.dirname(file)
-        if folder not in is_inside:
-            is_inside[folder] = Path(folder).resolve().is_relative_to(root)
-        if is_inside[folder] or os.path.islink(file):
+        name = os.path.dirname(file)
+        folder = folders.get(name)
+        if folder is None:
+            is_installed = _is_installed(name, links)
+            is_own = not is_installed and _is_own_folder(root, Path(name).resolve())
+            folder = folders[name] = _Folder(is_own, is_installed)
+        if folder.is_own or (not folder.is_installed and os.path.islink(file)):
             yield Path(file).resolve()
+
+
+class _Folder(NamedTuple):
+    is_own: bool
+    is_installed: bool
+
+
+def _is_installed(folder: str, links: dict[str, bool]) -> bool:
+    """Whether a folder belongs to an installed package that is really there, and no link to another place."""
+    found = _INSTALLED.match(folder)
+    if found is None:
+        return False
+    top = found[0]
+    if top not in links:
+        links[top] = os.path.islink(top)
+    return not links[top]
 
 
 def is_own_file(root: Path, file: Path) -> bool:
     """Tell whether a file is the project's own, and not an installed package's."""
-    if not file.is_relative_to(root):
+    return _is_own_folder(root, file.parent)
+
+
+def _is_own_folder(root: Path, folder: Path) -> bool:
+    if not folder.is_relative_to(root) or _OUTSIDE_FOLDERS.intersection(folder.relative_to(root).parts):
         return False
-    if _OUTSIDE_FOLDERS.intersection(file.relative_to(root).parts):
-        return False
-    folders = [folder for folder in file.parents if folder.is_relative_to(root) and folder != root]
-    return not any((folder / "pyvenv.cfg").exists() for folder in folders)
+    inside = [at for at in (folder, *folder.parents) if at.is_relative_to(root) and at != root]
+    return not any((at / "pyvenv.cfg").exists() for at in inside)
 
 
 def _read(file: Path) -> str | None:

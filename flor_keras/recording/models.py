@@ -56,6 +56,10 @@ class Models:
         self._shapes: tuple[State, Any] | None = None  # those of the last state, which is mostly the same
         self._kept: list[_Kept] = []
         self._traced_loops: set[int] = set()
+        self._of_keras_alone: tuple[State | None, dict[int, bool]] = (
+            None,
+            {},
+        )  # of the last state, by the model's id
 
     def trace(self, loop: int) -> None:
         """Say that SavedModels of a loop are wanted while it runs: its model is traced in any case."""
@@ -116,12 +120,14 @@ class Models:
 
     def _is_described(self, loop: int, model: Any, state: State) -> bool:
         """Whether a model need not be traced: values that become part of a graph are in no configuration."""
-        return (
-            loop not in self._traced_loops
-            and not state.tables
-            and not state.derived
-            and is_of_keras_alone(model)
-        )
+        if loop in self._traced_loops or state.tables or state.derived:
+            return False
+        if self._of_keras_alone[0] is not state:
+            self._of_keras_alone = state, {}
+        known = self._of_keras_alone[1]
+        if id(model) not in known:
+            known[id(model)] = is_of_keras_alone(model)
+        return known[id(model)]
 
     def _expected_secs(self, loop: int, model: Any, state: State) -> float:
         base_secs, secs_per_variable = _DESCRIBING_SECS

@@ -55,7 +55,7 @@ class Recorder(Surroundings):
         self._pid = os.getpid()
         self._told: set[str] = set()
         self._args: dict[str, tuple[Any, Any]] = {}
-        self._num_sources = 0
+        self._known_modules: set[str] = set()
         self._checkpoints: Any = None
         self._models: Any = None
         self._exports: Any = None
@@ -225,11 +225,12 @@ class Recorder(Surroundings):
 
     def add_sources(self) -> None:
         """Keep the program's source as it is now; modules it imports later are added by the next call."""
-        if self.script is None or len(sys.modules) == self._num_sources:
+        new = [module for name, module in list(sys.modules.items()) if name not in self._known_modules]
+        if self.script is None or not new:
             return
-        self._num_sources = len(sys.modules)
+        self._known_modules |= sys.modules.keys()
         with self.shielded("Keeping the program's source"):
-            sources = project_sources(self.script, list(sys.modules.values()))
+            sources = project_sources(self.script, new)
             self.journal.post(lambda store: store.add_sources(self.run, sources))
 
     def close(self) -> None:
