@@ -98,7 +98,7 @@ def _module_files(root: Path, modules: Iterable[ModuleType]) -> Iterator[Path]:
     folders: dict[str, _Folder] = {}
     links: dict[str, bool] = {}
     for module in list(modules):
-        file = getattr(module, "__file__", None)
+        file = getattr(module, "__dict__", {}).get("__file__")  # the attribute itself may import what is lazy
         if not (isinstance(file, str) and file.endswith(".py")):
             continue
         name = os.path.dirname(file)
