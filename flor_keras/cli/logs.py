@@ -75,7 +75,7 @@ def _write_parquet(runs: list[reading.Run], names: tuple[str, ...], out: Path | 
         raise UsageError("There are no runs yet, and a parquet file without columns is of no use.")
     frame = reading.frame_of(runs, names)
     arrays = {
-        name: [value.tolist() if hasattr(value, "tolist") else value for value in frame[name]]
+        str(name): [value.tolist() if hasattr(value, "tolist") else value for value in frame[name]]
         for name in frame
         if frame[name].dtype == object
     }
