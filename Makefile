@@ -1,6 +1,6 @@
 # make demo    record a training run, forget a number, get it in hindsight
 # make test    all tests
-# make matrix  replay and resume every program of the exactness matrix; writes docs/exactness.md (half an hour)
+# make matrix  replay and resume every program of the exactness matrix; writes docs/exactness.md (ten minutes)
 # make lint    ruff and mypy --strict
 # make bench   what recording and replaying cost, as ratios measured side by side
 # make bench-quick  the same for small sizes, in three minutes, without writing docs/benchmarks.md
@@ -27,7 +27,9 @@ test: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadgroup
 
 matrix: $(VENV)/installed-test
-	FLOR_MATRIX_TABLE=docs/exactness.md $(BIN)/python -m pytest tests/programs/test_matrix.py -m "matrix or not matrix"
+	rm -f docs/exactness.jsonl
+	FLOR_MATRIX_TABLE=docs/exactness.md $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
+		tests/programs/test_matrix.py -m "matrix or not matrix"
 
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .

@@ -132,7 +132,7 @@ class CustomLoop(MainLoop):
             return
         pace.schedule.note_steps(max(1, self.num_steps))
         if not pace.is_too_early():
-            with self._recorder.shielded("Checkpointing a custom loop"):
+            with self._recorder.shielded("Checkpointing a custom loop"), pace.counted():
                 if pace.is_due_at_end(self.epoch, self.state.native):
                     self._take(Kind.EPOCH_END, manifest)
                     self._keep_model(is_needed=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -162,7 +163,7 @@ class FitLoop:
         self.steps_end()
         if self.going_on is not None:
             self.going_on.add_logs(epoch, self._steps_done, logs)
-        with self._recorder.shielded("Recording the end of an epoch"):
+        with self._counted("Recording the end of an epoch"):
             if self._changes is None:
                 self._changes = change_the_model(self.callbacks)
                 if self._pace is not None and self._changes:
@@ -191,7 +192,7 @@ class FitLoop:
         now = time.perf_counter()
         if now < pace.schedule.look_within_at:
             return
-        with self._recorder.shielded("Checkpointing between steps"):
+        with self._counted("Checkpointing between steps"):
             last = self._steps_before or self.source.training.num_steps  # type: ignore[union-attr]
             if last is not None and num_done >= last:
                 return
@@ -215,7 +216,7 @@ class FitLoop:
         """An epoch is over; every other callback has had its `on_epoch_end`."""
         if self.going_on is not None:
             self.going_on.epoch_end()
-        with self._recorder.shielded("Recording the end of an epoch"):
+        with self._counted("Recording the end of an epoch"):
             self._find_outside()
             position = Position(self.loop, epoch)
             for name, value in logs.items():
@@ -244,6 +245,12 @@ class FitLoop:
             self._recorder.move(Position(self.loop))
             if self._pace is not None:
                 self._pace.finish()
+
+    @contextmanager
+    def _counted(self, what: str) -> Iterator[None]:
+        """Keep a failure of ours from the program, and count what recording takes here."""
+        with self._recorder.shielded(what), self._pace.counted() if self._pace else nullcontext():
+            yield
 
     def keep_model(self, is_needed: bool) -> None:
         """Keep the model's graph, for export, if it ``is_needed`` or recording may cost that now."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from flor_keras.checkpoint.schedule import AUTO, SKIPPED_AS_ASKED, SKIPPED_FOR_COST, Every, Schedule
@@ -66,6 +67,16 @@ class Pace:
         if not is_worth_it:
             self.schedule.pass_by(now)
         return is_worth_it
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the time inside, as far as nothing else counts it: training stands still for it."""
+        schedule, began = self.schedule, time.perf_counter()
+        before = schedule.stall_secs
+        try:
+            yield
+        finally:
+            schedule.pay(stall_secs=max(0.0, time.perf_counter() - began - (schedule.stall_secs - before)))
 
     def took(self, is_within: bool = False) -> None:
         """A checkpoint was taken; ``is_within`` an epoch."""

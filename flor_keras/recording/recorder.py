@@ -224,14 +224,20 @@ class Recorder(Surroundings):
             print(f"flor_keras: {message}", file=sys.stderr, flush=True)
 
     def add_sources(self) -> None:
-        """Keep the program's source as it is now; modules it imports later are added by the next call."""
+        """Keep the source of the program and of what it has imported; the next call adds what came since."""
         new = [module for name, module in list(sys.modules.items()) if name not in self._known_modules]
         if self.script is None or not new:
             return
         self._known_modules |= sys.modules.keys()
-        with self.shielded("Keeping the program's source"):
-            sources = project_sources(self.script, new)
-            self.journal.post(lambda store: store.add_sources(self.run, sources))
+        script = self.script
+
+        def write(store: Store) -> None:
+            sources: dict[str, str] = {}
+            with self.shielded("Keeping the program's source"):
+                sources = project_sources(script, new)
+            store.add_sources(self.run, sources)
+
+        self.journal.post(write)  # which reads them, too: training has begun meanwhile
 
     def close(self) -> None:
         """Finish everything in flight and the run. Does nothing in a process forked from the recording one."""

@@ -22,13 +22,15 @@ from flor_keras.replay.verify import is_identical
 
 AUDIT = Path(__file__).with_name("audit.py")
 EXACT = "exact"
+EACH_EPOCH = "epoch"
 
 
 @dataclass
 class Result:
-    """How one program came out: ``exact``, or what is not."""
+    """How one program came out with checkpoints ``every`` so often: ``exact``, or what is not."""
 
-    case: Case
+    name: str
+    every: str
     replay: str = "not reached"
     resume: str = "not reached"
     causes: list[str] = field(default_factory=list)
@@ -41,14 +43,21 @@ class Result:
 
     def __str__(self) -> str:
         because = f"  because {'; '.join(self.causes)}" if self.causes else ""
-        return f"{self.case.name}: replay {self.replay}, resume {self.resume} ({self.secs:.0f} s){because}"
+        return f"{self.name} (every {self.every}): replay {self.replay}, resume {self.resume} ({self.secs:.0f} s){because}"
 
 
 class Trial:
-    """One program in a folder of its own, with a store for the run that is left alone and one for the killed one."""
+    """One program in a folder of its own, with a store for the run that is left alone and one for the killed one.
 
-    def __init__(self, project: Project, case: Case) -> None:
+    Args:
+      project: the folder.
+      case: the program.
+      every: how often checkpoints are taken, as FLOR_CHECKPOINT_EVERY has it.
+    """
+
+    def __init__(self, project: Project, case: Case, every: str = EACH_EPOCH) -> None:
         self.case = case
+        self.every = every
         self.project = project
         self.script = project.write("train.py", case.text)
         self.stores = {which: project.folder / f"{which}.flor" for which in ("whole", "killed")}
@@ -57,7 +66,7 @@ class Trial:
     def run(self) -> Result:
         """Do all that is done with a program."""
         began = time.monotonic()
-        result = Result(self.case)
+        result = Result(self.case.name, self.every)
         self.record()
         with ThreadPoolExecutor(2) as pool:
             replayed = pool.submit(self.replayed, "whole", self.middle_epoch())
@@ -78,6 +87,7 @@ class Trial:
         folder = self.project.folder
         return {
             "FLOR_STORE": str(self.stores[which]),
+            "FLOR_CHECKPOINT_EVERY": self.every,
             "DIGEST": str(folder / f"{which}.npz"),
             "UNORDERED": self.case.unordered,
             **more,
@@ -192,17 +202,26 @@ def _differing(left_path: Path, right_path: Path) -> list[str]:
 
 def as_markdown(results: list[Result]) -> str:
     """Return the page that says how all programs came out."""
-    exact = sum(result.is_exact for result in results)
-    rows = [
-        f"| {r.case.name} | {_cell(r.replay)} | {_cell(r.resume)} | {'; '.join(r.causes)} |" for r in results
-    ]
-    return "\n".join([_PAGE.format(exact=exact, all=len(results)), *rows, ""])
+    whole = {r.name: r for r in results if r.every == EACH_EPOCH}
+    sparse = {r.name: r for r in results if r.every != EACH_EPOCH}
+    rows = []
+    for name in whole | sparse:
+        each, fewer = (found.get(name, Result(name, "not run", "-", "-")) for found in (whole, sparse))
+        causes = "; ".join(dict.fromkeys([*each.causes, *fewer.causes]))
+        less = EXACT if fewer.is_exact else f"{_cell(fewer.replay)}; {_cell(fewer.resume)}"
+        rows.append(
+            f"| {name} | {_cell(each.replay)} | {_cell(each.resume)} | {fewer.every}: {less} | {causes} |"
+        )
+    counts = {
+        key: sum(r.is_exact for r in found.values()) for key, found in (("exact", whole), ("fewer", sparse))
+    }
+    return "\n".join([_PAGE.format(all=len(rows), **counts), *rows, ""])
 
 
 _PAGE = """# What is exact
 
-{exact} of {all} small programs are redone and resumed to the last bit. `make matrix` writes this page; `tests/programs/zoo.py`
-has the programs.
+{exact} of {all} small programs are redone and resumed to the last bit, and {fewer} of {all} where most of their epochs have no
+checkpoint. `make matrix` writes this page; `tests/programs/zoo.py` has the programs.
 
 - *an epoch redone*: the run is recorded, one of its epochs is redone step by step in a new process, and every number
   logged in a step or after the epoch is compared, with a digest of each weight, slot, metric, seed, random state and
@@ -210,10 +229,12 @@ has the programs.
 - *killed and resumed*: another run of the program is killed at a step drawn by chance and resumed, and all it logged
   and came to is compared with the run nothing happened to. Where a program sets no seed two runs differ by nature; there an
   epoch of the resumed run is redone instead.
+- *with fewer checkpoints*: both once more, with a checkpoint after every second epoch (2), after every fifth step (steps=5), or as the
+  schedule gives (auto: in runs as short as these only at the beginning and the end).
 - *because*: the reason flor_keras itself gives where it is not exact.
 
-| program | an epoch redone | killed and resumed | because |
-|---|---|---|---|"""
+| program | an epoch redone | killed and resumed | with fewer checkpoints | because |
+|---|---|---|---|---|"""
 
 
 def _cell(text: str) -> str:
