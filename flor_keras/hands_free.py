@@ -123,11 +123,14 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _AfterImport(importlib.abc.Loader):
-    """Loads a module as ever, then calls something."""
+    """Loads a module as ever, then makes the call that waits for it, which is made once.
 
-    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+    Looking for a module must not use its call up: importing TensorFlow looks for Keras, and does not import it.
+    """
+
+    def __init__(self, loader: Any, after: dict[str, Callable[[], None]]) -> None:
         self._loader = loader
-        self._then = then
+        self._after = after
 
     def create_module(self, spec: Any) -> ModuleType | None:
         """Leave it to the module's own loader."""
@@ -140,7 +143,8 @@ class _AfterImport(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._then()
+        if (then := self._after.pop(module.__name__, None)) is not None:
+            then()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -157,7 +161,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname in self._after:
             spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _AfterImport(spec.loader, self._after.pop(fullname))
+                spec.loader = _AfterImport(spec.loader, self._after)
             return spec
         if fullname.partition(".")[0] in sys.stdlib_module_names:
             return None

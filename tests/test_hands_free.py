@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import sys
 
 import pytest
 
+from flor_keras.hands_free import _Finder
 from flor_keras.records import Kind, Position, Status
 
 pytestmark = pytest.mark.slow
@@ -194,6 +198,51 @@ def test_a_run_that_was_stopped_is_resumed_to_the_same_end_with_each_row_once(pr
     assert resumed.status == 0, resumed.stderr
     assert resumed.stdout.splitlines()[-1].split("]")[0] == whole.stdout.splitlines()[-1].split("]")[0]
     assert [(entry.position, entry.value) for entry in project.latest().entries("loss")] == expected
+
+
+TENSORFLOW_FIRST = """
+import importlib.util
+assert importlib.util.find_spec("tensorflow") is not None
+import tensorflow as tf
+import numpy as np
+
+model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((64, 4), "float32")
+model.fit(x, x[:, :1], epochs=2, verbose=0)
+"""
+
+
+def test_fit_is_recorded_where_tensorflow_comes_before_keras(project):
+    project.write("train.py", TENSORFLOW_FIRST)
+    ended = project.run_alone(
+        "-m", "flor_keras.hands_free", "", "", "-f", "train.py"
+    )  # nothing is imported yet
+    assert ended.status == 0, ended.stderr
+    assert "flor_keras:   fit\n" in ended.stderr
+    assert len(project.latest().entries("loss")) == 2
+
+
+class OwnsNothing:
+    def is_own(self, file):
+        return False
+
+
+def test_a_library_that_is_looked_for_and_then_imported_makes_its_call_once(tmp_path, monkeypatch):
+    (tmp_path / "flor_looked_for.py").write_text("is_there = True\n")
+    calls = []
+    finder = _Finder(OwnsNothing(), {"flor_looked_for": lambda: calls.append("flor_looked_for")})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    for _ in range(2):
+        assert importlib.util.find_spec("flor_looked_for") is not None
+    assert calls == []
+    module = importlib.import_module("flor_looked_for")
+    assert module.is_there
+    assert calls == ["flor_looked_for"]
+    importlib.reload(module)
+    assert calls == ["flor_looked_for"]
+    monkeypatch.delitem(sys.modules, "flor_looked_for")
 
 
 def test_an_error_of_the_program_is_shown_as_python_shows_it(project):
