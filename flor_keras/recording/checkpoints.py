@@ -131,7 +131,11 @@ class Checkpoints:
         self._schedule.pay(stall_secs=time.perf_counter() - began)
 
     def state(self, roots: Mapping[str, Any]) -> State:
-        """Return the variables and tables reached from ``roots``, as the last checkpoint of them had them."""
+        """Return the variables and tables reached from ``roots`` now."""
+        return self._gatherer.gather(roots)
+
+    def latest_state(self, roots: Mapping[str, Any]) -> State:
+        """Return the variables and tables reached from ``roots`` when they were gathered last, at no cost."""
         return self._gatherer.latest(roots)
 
     def poll(self) -> None:

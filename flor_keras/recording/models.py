@@ -65,13 +65,21 @@ class Models:
         """Say that SavedModels of a loop are wanted while it runs: its model is traced in any case."""
         self._traced_loops.add(loop)
 
-    def keep(self, loop: int, roots: Mapping[str, Any], state: State, room_secs: float) -> float:
+    def keep(
+        self,
+        loop: int,
+        roots: Mapping[str, Any],
+        state: State,
+        gather: Callable[[], State],
+        room_secs: float,
+    ) -> float:
         """Keep the graph of every model that has none yet, or has become another; return the seconds it took.
 
         Args:
           loop: the loop.
           roots: what is recorded in the loop, by name.
-          state: its variables and tables.
+          state: its variables and tables as the last checkpoint had them, which tells whether there is something to do.
+          gather: returns those there are now: the first step may have built the model since the last checkpoint.
           room_secs: what it may cost now.
         """
         models = {name: root for name, root in roots.items() if isinstance(root, keras.Model)}
@@ -82,6 +90,8 @@ class Models:
         new = [name for name in models if self._current.get((loop, name)) != subject]
         if not new or sum(self._expected_secs(loop, models[name], state) for name in new) > room_secs:
             return 0.0
+        state = gather()
+        subject = self._subject(state)
         for name in new:
             self._keep(loop, name, models[name], state, subject)
             self._current[loop, name] = subject

@@ -58,7 +58,7 @@ class Pace:
     def _measure(self, roots: Mapping[str, Any]) -> None:
         """Look at how large the state is now, and at what is still to be paid for the graph of the model."""
         self._checkpoints.measure(roots)
-        owed_secs = self._recorder.models.owed_secs(self._loop, roots, self._checkpoints.state(roots))
+        owed_secs = self._recorder.models.owed_secs(self._loop, roots, self._checkpoints.latest_state(roots))
         self.schedule.set_aside(owed_secs)
 
     def _is_worth_it(self, now: float) -> bool:
@@ -85,13 +85,14 @@ class Pace:
 
     def keep_model(self, roots: Mapping[str, Any], is_needed: bool) -> None:
         """Keep the graph of the model, for export, if it ``is_needed`` or recording may cost that now."""
-        schedule, models, state = self.schedule, self._recorder.models, self._checkpoints.state(roots)
+        schedule, models, checkpoints = self.schedule, self._recorder.models, self._checkpoints
         room_secs = float("inf")
         if not is_needed:
             at_end_secs = schedule.num_at_end * schedule.expected_secs
             room_secs = schedule.room_secs(time.perf_counter()) - at_end_secs
-        secs = models.keep(self._loop, roots, state, room_secs)
-        schedule.set_aside(models.owed_secs(self._loop, roots, state))
+        latest = checkpoints.latest_state(roots)
+        secs = models.keep(self._loop, roots, latest, lambda: checkpoints.state(roots), room_secs)
+        schedule.set_aside(models.owed_secs(self._loop, roots, checkpoints.latest_state(roots)))
         schedule.pay(stall_secs=secs)
 
     def finish(self) -> None:

@@ -139,6 +139,25 @@ def test_what_keeping_the_graph_cost_is_told(project):
     assert any("The graph of the model of loop 0 was kept in 0." in message for message in messages(project))
 
 
+SLOW = """
+import time
+
+class Slow(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sequential", "unbuilt_sequential"])
+def test_a_graph_kept_where_no_checkpoint_is_taken_is_of_the_model_as_it_is_then(project, kind):
+    """Of an epoch's end without a checkpoint the last is that of the start: no optimizer, maybe no model was built."""
+    text = program(kind).replace("model.fit", SLOW + "\nmodel.fit")
+    text = text.replace("[Live(), flor.FlorKeras()]", "[Slow(), flor.FlorKeras(overhead=1.0)]")
+    project.succeed(project.write("train.py", text), env={"FLOR_CHECKPOINT_EVERY": "3"})
+    assert not [message for message in messages(project) if "cannot be exported" in message]
+    assert list(graphs(project)) == ["0"]
+
+
 def test_nothing_is_left_behind_by_a_graph_that_could_not_be_written(project, tmp_path):
     text = program("sequential").replace(
         "import flor_keras as flor",
