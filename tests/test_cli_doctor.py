@@ -162,6 +162,25 @@ def test_a_run_that_lacks_nothing_is_exact(script, flor, tmp_path, run_record):
     assert "fingerprint is recorded" in captured.out
 
 
+OWN_LOOP = """\
+import tensorflow as tf
+for epoch in range(3):
+    with tf.GradientTape() as tape:
+        loss = step(x)
+    optimizer.apply(tape.gradient(loss, weights))
+"""
+
+
+@pytest.mark.parametrize("text", [OWN_LOOP, "import steps\nsteps.train()\n"])
+def test_of_a_run_the_recorded_loops_count_whichever_way_they_were_found(
+    script, flor, tmp_path, run_record, text
+):
+    record(tmp_path, run_record, sources={"train.py": text})
+    status, captured = flor("doctor", "latest")
+    assert status == 0, captured.out
+    assert "flor-keras record" not in captured.out
+
+
 def test_a_run_without_fingerprint_says_that_other_data_would_not_be_noticed(
     script, flor, tmp_path, run_record
 ):

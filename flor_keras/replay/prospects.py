@@ -56,7 +56,7 @@ def _of_source(store: Store, run: RunRow) -> list[Finding]:
     around = Surroundings(
         run.environment.get("variables", {}), run.environment.get("machine", {}).get("num_gpus", 0)
     )
-    found = diagnose(Path(run.script).relative_to(root).as_posix(), sources, around)
+    found = diagnose(Path(run.script).relative_to(root).as_posix(), sources, around, is_of_run=True)
     return [finding for finding in found if finding.verdict != EXACT or finding.where]
 
 
@@ -102,7 +102,7 @@ class _Record:
                 NOT_EXACT,
                 "",
                 "the run has no loop",
-                "train with model.fit and flor.FlorKeras()",
+                "train with model.fit and flor.FlorKeras(), or record it with flor-keras record",
             )
         yield from self._missing()
         for (loop, why), epochs in self._inexact().items():

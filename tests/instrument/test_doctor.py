@@ -36,12 +36,22 @@ class Data(keras.utils.PyDataset):
 model.fit(Data({}))
 """
 
+OWN_LOOP = """\
+for epoch in range(3):
+    for batch in data:
+        with tf.GradientTape() as tape:
+            loss = step(batch)
+        optimizer.apply(tape.gradient(loss, weights))
+"""
+IN_A_GENERATOR = "def train():\n" + textwrap.indent(OWN_LOOP, "    ") + "        yield loss\n"
+
 # name of the rule -> (programs it finds something in, programs it leaves alone)
 PAIRS = {
     "no-loop": (
-        ["print(1)", "from sklearn.linear_model import Ridge\nRidge().fit(a, b)"],
+        ["print(1)", "from sklearn.linear_model import Ridge\nRidge().fit(a, b)", IN_A_GENERATOR],
         [
             FIT,
+            OWN_LOOP,
             "for epoch in flor.loop('epoch', range(3)):\n    pass",
             "@flor.record\ndef train():\n    pass\ntrain()",
         ],
@@ -376,6 +386,21 @@ def test_what_a_seed_does_is_told_with_its_line(seed, why):
     lines = diagnose("train.py", {"train.py": f"{HEAD}{seed}\n{FIT}"}, Surroundings({}))
     seeds = next(line for line in lines if line.part is Part.SEEDS)
     assert (seeds.verdict, seeds.where, seeds.why) == (EXACT, "train.py:6", why)
+
+
+def test_loops_that_flor_keras_record_finds_are_listed_unless_the_program_marks_its_own():
+    lines = diagnose("train.py", {"train.py": HEAD + OWN_LOOP}, Surroundings({}))
+    assert (lines[0].part, lines[0].verdict, lines[0].where) == (Part.WEIGHTS, EXACT, "train.py:6")
+    assert "flor-keras record" in lines[0].why
+    for marked in (FIT, "for epoch in flor.loop('epoch', range(3)):\n    pass\n"):
+        lines = diagnose("train.py", {"train.py": HEAD + marked + OWN_LOOP}, Surroundings({}))
+        assert "flor-keras record" not in lines[0].why
+
+
+def test_why_the_only_loop_cannot_be_recorded_is_told():
+    lines = diagnose("train.py", {"train.py": HEAD + IN_A_GENERATOR}, Surroundings({}))
+    assert lines[0].verdict == NOT_EXACT
+    assert "train.py:7 is left as it is: it is in a generator" in lines[0].why
 
 
 def test_several_fits_are_listed():

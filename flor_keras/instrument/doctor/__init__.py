@@ -10,24 +10,31 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flor_keras.instrument.doctor.code import Code, Surroundings
 from flor_keras.instrument.doctor.rule import EXACT, NOT_EXACT, Finding, Part, Rule, place
-from flor_keras.instrument.doctor.rules import FINE, FLOR_SEED, PROGRAM_SEED, RULES
+from flor_keras.instrument.doctor.rules import FINE, FLOR_SEED, NO_LOOP, OWN_LOOPS, PROGRAM_SEED, RULES
 from flor_keras.instrument.scopes import Scope
 
 __all__ = ["EXACT", "NOT_EXACT", "Finding", "Part", "Rule", "Surroundings", "diagnose", "with_fine_parts"]
 
 
-def diagnose(script: str, sources: Mapping[str, str], around: Surroundings) -> list[Finding]:
+def diagnose(
+    script: str, sources: Mapping[str, str], around: Surroundings, is_of_run: bool = False
+) -> list[Finding]:
     """List what the rules find in a program, by part, and one line for each part in which they find nothing.
+
+    Args:
+      is_of_run: it is the source of a run, whose record tells which loops it has.
 
     Raises ``UsageError`` that names file and line when a source is not valid Python.
     """
     code = Code(script, sources, around)
-    found = [finding for rule in RULES for finding in rule.findings(code)]
-    return with_fine_parts([*found, *_seeds(code, found), *_loops(code, found)])
+    rules = [rule for rule in RULES if not (is_of_run and rule.name == NO_LOOP)]
+    found = [finding for rule in rules for finding in rule.findings(code)]
+    own = [] if is_of_run else _own_loops(code, found)
+    return with_fine_parts([*found, *_seeds(code, found), *_loops(code, found), *own])
 
 
 def with_fine_parts(found: list[Finding]) -> list[Finding]:
@@ -62,6 +69,14 @@ def _loops(code: Code, found: list[Finding]) -> list[Finding]:
     return [Finding(Part.WEIGHTS, EXACT, _joined(code.fits), why)]
 
 
-def _joined(places: list[tuple[Scope, ast.Call]]) -> str:
+def _own_loops(code: Code, found: list[Finding]) -> list[Finding]:
+    """List the loops that train by themselves, where the program has no others, and say how they are recorded."""
+    if code.is_marked or any(finding.part is Part.WEIGHTS for finding in found):
+        return []
+    places = [(loop.scope, loop.node) for loop in code.own_loops[0]]
+    return [Finding(Part.WEIGHTS, EXACT, _joined(places), OWN_LOOPS)]
+
+
+def _joined(places: Sequence[tuple[Scope, ast.Call | ast.For | ast.While]]) -> str:
     ordered = sorted(places, key=lambda at: (at[0].path, at[1].lineno))
     return ", ".join(dict.fromkeys(place(*at) for at in ordered))

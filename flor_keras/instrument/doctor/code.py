@@ -16,6 +16,7 @@ from flor_keras.instrument.fitting import is_fit
 from flor_keras.instrument.index import Index
 from flor_keras.instrument.keras_words import words
 from flor_keras.instrument.levels import Level
+from flor_keras.instrument.main_loops import MainLoop, MainLoops, Refused
 from flor_keras.instrument.scopes import Class, ClassKind, Scope, calls_in
 from flor_keras.instrument.syntax import is_generator, last_name, own_nodes
 
@@ -95,6 +96,23 @@ class Code:
     def fits(self) -> list[tuple[Scope, ast.Call]]:
         """The calls of Keras's ``fit``."""
         return [(scope, call) for scope, call in self.all_calls() if is_fit(self.calls, scope, call)]
+
+    @cached_property
+    def is_marked(self) -> bool:
+        """Whether the program says itself what its loops are: by ``fit``, `flor.loop` or `@flor.record`."""
+        if self.fits or any(True for name in ("loop", "record") for _ in self.flor_calls(name)):
+            return True
+        return any(self._main_loops.is_decorated(scope) for scope in self.index.scopes)
+
+    @cached_property
+    def own_loops(self) -> tuple[list[MainLoop], list[Refused]]:
+        """The loops that train by themselves, which `flor-keras record` finds, and those of them it leaves alone."""
+        judged = [self._main_loops.training(scope) for scope in self.index.scopes]
+        return [loop for found, _ in judged for loop in found], [r for _, refused in judged for r in refused]
+
+    @cached_property
+    def _main_loops(self) -> MainLoops:
+        return MainLoops(self.calls)
 
     @cached_property
     def seeds(self) -> list[tuple[Scope, ast.Call]]:

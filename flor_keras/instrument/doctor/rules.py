@@ -7,16 +7,17 @@ from flor_keras.instrument.doctor import randomness as random
 from flor_keras.instrument.doctor import surroundings as around
 from flor_keras.instrument.doctor.rule import NOT_EXACT, Part, Rule
 
+NO_LOOP = "no-loop"
 _SEED = "call flor.seed() at the top of the program"
 
 RULES = (
     Rule(
-        "no-loop",
+        NO_LOOP,
         Part.WEIGHTS,
         NOT_EXACT,
-        "a program without `fit`, `flor.loop` or `@flor.record`",
-        "there is no loop to record",
-        "train with model.fit(..., callbacks=[flor.FlorKeras()])",
+        "a program without `fit`, a loop that trains, `flor.loop` or `@flor.record`",
+        "there is no loop to record{}",
+        "train with model.fit(..., callbacks=[flor.FlorKeras()]), or mark a loop of your own with flor.loop",
         around.no_loops,
     ),
     Rule(
@@ -239,6 +240,9 @@ FINE = {
     Part.OPS: "none that keeps a state inside TensorFlow",
     Part.ENVIRONMENT: "versions, threads, CPU features and variables are recorded, and compared at a replay",
 }
+OWN_LOOPS = (
+    f"{FINE[Part.WEIGHTS]}; flor-keras record finds these loops, a plain run needs @flor.record or flor.loop"
+)
 FLOR_SEED = "flor.seed records one seed that everything follows from"
 PROGRAM_SEED = (
     "with the program's own seed fit shuffles arrays alike each epoch; with flor.seed() it would not, "

@@ -32,16 +32,13 @@ _OUTSIDE = (
 
 
 def no_loops(code: Code) -> Places:
-    """Find a program without anything to record."""
-    has_flor = any(True for name in ("loop", "record") for _ in code.flor_calls(name))
-    if not code.fits and not has_flor and not any(_is_recorded(code, scope) for scope in code.index.scopes):
-        yield code.script.top, code.script.tree, ""
-
-
-def _is_recorded(code: Code, scope: Scope) -> bool:
-    flor = code.index.files[scope.path].flor
-    decorators = getattr(scope.node, "decorator_list", [])
-    return any(flor.meaning(d.func if isinstance(d, ast.Call) else d) == "record" for d in decorators)
+    """Find a program without anything to record, with the reason where loops that train are left as they are."""
+    if code.is_marked:
+        return
+    loops, refused = code.own_loops
+    if not loops:
+        whys = [f"; {at.path}:{at.line} is left as it is: {at.why}" for at in refused]
+        yield code.script.top, code.script.tree, "".join(whys[:1])
 
 
 def variables_outside_the_model(code: Code) -> Places:
