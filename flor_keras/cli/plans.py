@@ -52,7 +52,9 @@ def print_plan(prospect: Prospect) -> None:
             f"workers {prospect.num_workers}: " + " | ".join(_epochs(s, s.epochs) for s in prospect.segments)
         )
     if prospect.why:
-        click.echo(f"        {prospect.num_workers} only: {prospect.why}")
+        number = prospect.num_workers
+        only = "one worker only" if number == 1 else f"{number} workers only"
+        click.echo(f"        {only}: {prospect.why}")
     click.echo(f"takes   {_expected(prospect)}")
     if plan.held_back:
         click.echo(f"held    {', '.join(plan.held_back)} (not called)")

@@ -19,7 +19,9 @@ from flor_keras.instrument.reads import (
 from flor_keras.instrument.scopes import FunctionId
 
 # Methods that run again in every worker before its first epoch.
-_BEGINNINGS = frozenset(("__init__", "__new__", "set_model", "set_params", "on_train_begin", "build"))
+_BEGINNINGS = frozenset(
+    ("__init__", "__new__", "set_model", "set_params", "on_train_begin", "build", "compile")
+)
 
 
 def carried_between_epochs(sources: Mapping[str, str], reaching: Iterable[FunctionId]) -> str | None:

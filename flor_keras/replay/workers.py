@@ -48,14 +48,14 @@ def choose_workers(asked: str, plan: Plan, costs: Costs, machine: Machine) -> tu
         wanted = min(int(asked), num_places)
         few = f"memory is left for {fitting} of about {costs.worker_bytes / 1e9:.1f} GB each"
         return (wanted, None) if wanted <= fitting else (fitting, few)
+    num_workers = min(machine.num_gpus or machine.num_cpus, num_places, fitting)
+    if num_workers == 1 or costs.work_secs(plan) < _WORTH_SECS:
+        return 1, None
     if any(loop in plan.epochs for loop in plan.from_start):
         return 1, "the loop is made again from its first epoch"
     if plan.carried is not None:
         return 1, f"the line carries something from one epoch to the next ({plan.carried})"
-    room = machine.num_gpus or machine.num_cpus
-    if costs.work_secs(plan) < _WORTH_SECS or room == 1:
-        return 1, None
-    return min(room, num_places, fitting), None
+    return num_workers, None
 
 
 def _fitting(costs: Costs, machine: Machine) -> int:

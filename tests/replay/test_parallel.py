@@ -195,8 +195,11 @@ def test_a_program_that_changed_is_computed_anew_in_all_epochs(recorded):
         )
 
 
-def test_a_line_that_carries_something_between_epochs_gets_one_worker_unless_asked(recorded):
+def test_a_line_that_carries_something_between_epochs_is_named_where_more_workers_are_asked_for(recorded):
     carried = "self.total = getattr(self, 'total', 0) + 1; print(self.total)"
     recorded.write("train.py", program(epoch=carried))
+    shown = recorded.flor("replay", "train.py", "norm", "--dry-run", "--workers", "2")
+    assert "warning: train.py:" in shown.stdout
+    assert "carries something from one epoch to the next" in shown.stdout
     shown = recorded.flor("replay", "train.py", "norm", "--dry-run")
-    assert "1 only: the line carries something from one epoch to the next (train.py:" in shown.stdout
+    assert "carries something" not in shown.stdout  # it takes seconds: there would be one worker anyway

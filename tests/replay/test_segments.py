@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flor_keras.cli.plans import print_plan
 from flor_keras.errors import UsageError
 from flor_keras.instrument.carried import carried_between_epochs
 from flor_keras.instrument.scopes import FunctionId
@@ -14,6 +15,7 @@ from flor_keras.replay.cost import Costs, costs_of
 from flor_keras.replay.launch import deal_devices
 from flor_keras.replay.merge import merge_reports
 from flor_keras.replay.plan import Plan
+from flor_keras.replay.prospect import Prospect
 from flor_keras.replay.segments import divide, places
 from flor_keras.replay.workers import Machine, choose_workers
 from flor_keras.store.database import Store
@@ -117,6 +119,34 @@ def test_workers_are_as_many_as_asked_for_and_there_is_room_for(asked, machine, 
 
 def test_what_is_done_in_seconds_gets_one_worker():
     assert choose_workers("auto", PLAN, replace(COSTS, visit_secs=0.1), Machine(8, 0, 10**12)) == (1, None)
+
+
+CARRIED = {"carried": "train.py:3: self.seen += 1"}
+FROM_START = {"from_start": {"0": "its steps change what cannot be told"}}
+
+
+@pytest.mark.parametrize("changes", [CARRIED, FROM_START])
+def test_what_cannot_be_divided_gets_one_worker_and_says_why_where_it_could_have_had_more(changes):
+    plan, machine = replace(PLAN, **changes), Machine(8, 0, 10**12)
+    number, why = choose_workers("auto", plan, COSTS, machine)
+    assert number == 1
+    assert why is not None
+    assert choose_workers("auto", plan, COSTS, Machine(1, 0, 10**12)) == (1, None)
+    assert choose_workers("auto", replace(plan, epochs={"0": [1]}), COSTS, machine) == (1, None)
+    assert choose_workers("auto", plan, replace(COSTS, visit_secs=0.1), machine) == (1, None)
+    assert choose_workers("2", plan, COSTS, machine) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("fewer", "told"),
+    [
+        ({"num_workers": 1, "segments": [PLAN]}, "        one worker only: memory is left for few\n"),
+        ({"num_workers": 2, "segments": [PLAN, PLAN]}, "        2 workers only: memory is left for few\n"),
+    ],
+)
+def test_that_workers_are_fewer_reads_as_such(fewer, told, capsys):
+    print_plan(Prospect(PLAN, why="memory is left for few", costs=COSTS, expected_secs=1.0, **fewer))
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", "many", ""])
@@ -234,6 +264,20 @@ def log(value):
     flor.log("norm", value)
 """
     functions = [FunctionId("train.py", 3, "Look.__init__"), FunctionId("train.py", 7, "log")]
+    assert carried_between_epochs({"train.py": source}, functions) is None
+
+
+def test_what_compiling_a_model_sets_is_not_carried():
+    source = """
+class Distiller(Model):
+    def compile(self, student_loss_fn):
+        self.student_loss_fn = student_loss_fn
+    def compute_loss(self, x):
+        loss = self.student_loss_fn(x)
+        flor.log("norm", loss)
+        return loss
+"""
+    functions = [FunctionId("train.py", 5, "Distiller.compute_loss")]
     assert carried_between_epochs({"train.py": source}, functions) is None
 
 
