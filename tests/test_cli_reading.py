@@ -120,6 +120,27 @@ def test_logs_reads_the_runs_it_is_told(project, flor):
     assert [row["run"] for row in rows] == ["bbb", "bbb", "aaa"]
 
 
+@pytest.mark.parametrize(
+    ("ends", "is_finished", "line"),
+    [
+        ([(1, 8, Kind.EPOCH_END), (1, 8, Kind.AFTER)], True, "1: custom train.py:9, 2 epochs"),
+        ([(4, 0, Kind.AFTER)], True, "1: custom train.py:9, 5 epochs"),
+        ([(0, 8, Kind.AFTER)], True, "1: custom train.py:9, 1 epoch"),
+        ([(0, 0, Kind.AFTER)], True, "1: custom train.py:9, ? epochs"),  # none, or one without steps
+        ([(1, 8, Kind.EPOCH_END)], False, "1: custom train.py:9, ? epochs, not finished"),
+    ],
+)
+def test_show_tells_how_many_epochs_a_loop_of_the_programs_own_did(project, flor, ends, is_finished, line):
+    with Store.open(".flor") as store:
+        store.begin_loop(LoopRecord("bbb", 1, "custom", "train.py:9", 0, None, None, 1.0))
+        for epoch, step, kind in ends:
+            path = f"runs/bbb/checkpoints/1-{epoch}-{kind}"
+            store.add_checkpoint(CheckpointRecord("bbb", 1, epoch, step, kind, path, 0, 0, 0, 1.0))
+        if is_finished:
+            store.finish_loop("bbb", 1, None, 2.0)
+    assert line in [shown.strip() for shown in flor("show", "second")[1].splitlines()]
+
+
 def test_show_tells_all_that_is_known(project, flor):
     _, out, _ = flor("show", "second")
     for line in (

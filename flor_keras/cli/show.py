@@ -9,7 +9,7 @@ import click
 
 from flor_keras import reading
 from flor_keras.cli import text
-from flor_keras.records import CheckpointRecord, LoopRecord
+from flor_keras.records import CheckpointRecord, Kind, LoopRecord
 from flor_keras.store.database import Event, ReplayRow, Store
 
 
@@ -63,20 +63,32 @@ def _moment(seconds: float | None) -> str | None:
 
 
 def _loop(loop: LoopRecord, checkpoints: list[CheckpointRecord]) -> dict[str, Any]:
-    """Describe a loop; how many epochs it did is known from its history, once it has one."""
-    done = len(loop.history.get("epoch", [])) if loop.history else None
+    """Describe a loop."""
     return {
         "loop": loop.loop,
         "kind": loop.kind,
         "name": loop.name,
         "initial_epoch": loop.initial_epoch,
         "epochs": loop.epochs,
-        "epochs_done": done,
+        "epochs_done": _num_done(loop, checkpoints),
         "steps": loop.steps,
         "is_finished": loop.finished_at is not None,
         "checkpoints": sum(at.loop == loop.loop and at.error is None for at in checkpoints),
         "recording": _recording(loop.recording),
     }
+
+
+def _num_done(loop: LoopRecord, checkpoints: list[CheckpointRecord]) -> int | None:
+    """Return how many epochs a loop did: `fit` tells by its history, a loop of the program's own by where it ended."""
+    if loop.history:
+        return len(loop.history.get("epoch", []))
+    own = [at for at in checkpoints if at.loop == loop.loop]
+    after = [at for at in own if at.kind is Kind.AFTER]
+    if loop.kind != "custom" or loop.finished_at is None or not after:
+        return None
+    last = after[-1]
+    is_begun = last.epoch or last.step or any(at.kind is Kind.EPOCH_END for at in own)
+    return last.epoch + 1 if is_begun else None  # at its very beginning a loop of no epochs ends, too
 
 
 def _recording(recording: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -154,7 +166,12 @@ def _version_lines(environment: dict[str, Any]) -> list[str]:
 
 def _loop_line(loop: dict[str, Any]) -> str:
     done, asked = loop["epochs_done"], loop["epochs"]
-    epochs = f"{asked or '?'} epochs" if done is None else f"{done} of {asked or '?'} epochs"
+    if done is None:
+        epochs = f"{asked or '?'} epochs"
+    elif asked is None:
+        epochs = "1 epoch" if done == 1 else f"{done} epochs"
+    else:
+        epochs = f"{done} of {asked} epochs"
     first = f" from epoch {loop['initial_epoch']}" if loop["initial_epoch"] else ""
     steps = f" of {loop['steps']} steps" if loop["steps"] else ""
     unfinished = "" if loop["is_finished"] else ", not finished"
