@@ -30,9 +30,9 @@ from flor_keras.instrument.main_loops import MainLoop, MainLoops, Refused
 from flor_keras.instrument.rewriting import BEGIN, rewritten
 from flor_keras.instrument.sources import imported_sources, is_own_file, project_root
 from flor_keras.recorded import begin, note_loops
+from flor_keras.records import OWN_SEED, SEED_ARGUMENT
 
 MARK = "__flor_hands_free__"  # what the main module of such a program has, for the record of the run
-SEED_ARGUMENT = "flor.seed"
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,7 @@ def _seed_tensorflow() -> None:
 
     def release() -> None:
         current.seed = None
+        current.note(OWN_SEED)
 
     if current.seed is not None:
         follow(current.seed, release)

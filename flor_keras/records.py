@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+SEED_ARGUMENT = "flor.seed"  # the argument a recorded seed is kept as
+OWN_SEED = "The program sets a seed of its own; flor.seed is that of what it leaves unseeded."  # an event
+
 
 class Position(NamedTuple):
     """Where in a run something happened; ``None`` where a level does not apply (code outside any loop)."""

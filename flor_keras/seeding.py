@@ -6,6 +6,7 @@ import secrets
 
 from flor_keras import session
 from flor_keras.errors import UsageError
+from flor_keras.records import SEED_ARGUMENT
 
 _LIMIT = 1 << 31
 
@@ -27,7 +28,7 @@ def seed(value: int | None = None) -> int:
     if isinstance(drawn, bool) or not isinstance(drawn, int) or not 0 <= drawn < _LIMIT:
         raise UsageError(f"flor.seed got {value!r}; expected a whole number from 0 to {_LIMIT - 1}.")
     current = session.ensure()
-    current.seed = int(session.arg("flor.seed", drawn))
+    current.seed = int(session.arg(SEED_ARGUMENT, drawn))
     from flor_keras.state.seeds import seed_everything
 
     seed_everything(current.seed)

@@ -39,6 +39,9 @@ class Session(Protocol):
     def report(self, message: str) -> None:
         """Tell the person something once."""
 
+    def note(self, message: str) -> None:
+        """Keep a sentence with the run that is recorded; a replay has nothing to keep."""
+
     def settle(self) -> None:
         """Have everything logged so far in the store, for who reads it next."""
 

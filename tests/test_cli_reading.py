@@ -8,7 +8,17 @@ import pytest
 
 from flor_keras import cli
 from flor_keras.cli import text
-from flor_keras.records import CheckpointRecord, Entry, Kind, LoopRecord, Position, Status, Verdict
+from flor_keras.records import (
+    OWN_SEED,
+    SEED_ARGUMENT,
+    CheckpointRecord,
+    Entry,
+    Kind,
+    LoopRecord,
+    Position,
+    Status,
+    Verdict,
+)
 from flor_keras.store.database import Store
 
 
@@ -139,6 +149,15 @@ def test_show_tells_how_many_epochs_a_loop_of_the_programs_own_did(project, flor
         if is_finished:
             store.finish_loop("bbb", 1, None, 2.0)
     assert line in [shown.strip() for shown in flor("show", "second")[1].splitlines()]
+
+
+def test_show_leaves_a_seed_out_that_gave_way_to_the_programs_own(project, flor):
+    with Store.open(".flor") as store:
+        store.add_args("bbb", {SEED_ARGUMENT: (77, None)})
+        assert "args        lr=0.1 flor.seed=77\n" in flor("show", "second")[1]
+        store.add_event("bbb", "info", OWN_SEED)
+    assert "args        lr=0.1\n" in flor("show", "second")[1]
+    assert json.loads(flor("show", "second", "--json")[1])["args"] == {"lr": 0.1, "flor.seed": 77}
 
 
 def test_show_tells_all_that_is_known(project, flor):

@@ -123,6 +123,7 @@ def test_a_seeded_program_gives_the_numbers_it_gives_without_flor_keras(project)
     write(project, SEEDED)
     bare = project.run("train.py", env={"PYTHONHASHSEED": "0"})
     assert record(project, "train.py").stdout == bare.stdout
+    assert "flor.seed=" not in project.flor("show").stdout  # the program's own holds
 
 
 def test_an_unseeded_program_follows_from_the_recorded_seed(project):
@@ -130,6 +131,7 @@ def test_an_unseeded_program_follows_from_the_recorded_seed(project):
     first = record(project, "train.py")
     seed = project.latest().args["flor.seed"]
     again = record(project, "train.py", env={"FLOR_ARGS": json.dumps({"flor.seed": seed})})
+    assert f"args        flor.seed={seed}\n" in project.flor("show").stdout
     other = record(project, "train.py")
     assert first.stdout == again.stdout != other.stdout
 

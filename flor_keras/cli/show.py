@@ -9,7 +9,7 @@ import click
 
 from flor_keras import reading
 from flor_keras.cli import text
-from flor_keras.records import CheckpointRecord, Kind, LoopRecord
+from flor_keras.records import OWN_SEED, SEED_ARGUMENT, CheckpointRecord, Kind, LoopRecord
 from flor_keras.store.database import Event, ReplayRow, Store
 
 
@@ -147,7 +147,7 @@ def _sections(run: dict[str, Any]) -> list[tuple[str, list[str]]]:
         ("status", [run["status"] + (f": {run['error']}" if run["error"] else "")]),
         ("script", [" ".join([run["script"] or "interactive session", *run["argv"]])]),
         ("started", [started + took]),
-        ("args", [text.brief_args(run["args"])] if run["args"] else []),
+        ("args", _args_lines(run["args"], run["events"])),
         ("versions", _version_lines(run["environment"])),
         ("loops", [_loop_line(loop) for loop in run["loops"]]),
         ("logged", [_name_line(name, **counts) for name, counts in run["names"].items()]),
@@ -156,6 +156,13 @@ def _sections(run: dict[str, Any]) -> list[tuple[str, list[str]]]:
         ("events", [f"{event['level']}: {event['message']}" for event in run["events"]]),
         ("replays", [_replay_line(replay) for replay in run["replays"]]),
     ]
+
+
+def _args_lines(args: dict[str, Any], events: list[dict[str, Any]]) -> list[str]:
+    """Return the arguments; the seed is left out that gave way to the program's own, of which an event tells."""
+    is_own_seed = any(event["message"] == OWN_SEED for event in events)
+    shown = {name: value for name, value in args.items() if not (is_own_seed and name == SEED_ARGUMENT)}
+    return [text.brief_args(shown)] if shown else []
 
 
 def _version_lines(environment: dict[str, Any]) -> list[str]:

@@ -89,6 +89,9 @@ class Replayer(Surroundings):
         """Have everything logged so far in the store."""
         self.flush()
 
+    def note(self, message: str) -> None:
+        """The record has it already."""
+
     def report(self, message: str) -> None:
         """Leave the message in the worker's output, and for where nothing comes of the replay."""
         print(f"flor_keras: {message}")
