@@ -126,6 +126,12 @@ def test_a_seeded_program_gives_the_numbers_it_gives_without_flor_keras(project)
     assert "flor.seed=" not in project.flor("show").stdout  # the program's own holds
 
 
+def test_flor_seed_holds_in_a_program_that_is_recorded_hands_free(project):
+    project.write("train.py", "import flor_keras as flor\nprint(flor.seed(5))\n")
+    assert record(project, "train.py").stdout == "5\n"
+    assert "args        flor.seed=5\n" in project.flor("show").stdout
+
+
 def test_an_unseeded_program_follows_from_the_recorded_seed(project):
     write(project)
     first = record(project, "train.py")

@@ -74,10 +74,11 @@ def follow_numpy(value: int) -> None:
 
 def seed_everything(value: int) -> None:
     """Seed Python, NumPy, TensorFlow and what comes of them."""
-    global _generator, _num_default_rngs
+    global _generator, _followed, _num_default_rngs
     import keras
     import tensorflow as tf
 
+    _followed = None  # this is no seed of the program's own that would have to be told of
     keras.utils.set_random_seed(value)  # Python, NumPy and TensorFlow
     if _generator is None:
         _patch_default_rng(value)
