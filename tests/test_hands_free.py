@@ -206,6 +206,10 @@ def test_a_run_that_was_stopped_is_resumed_to_the_same_end_with_each_row_once(pr
     assert resumed.status == 0, resumed.stderr
     assert resumed.stdout.splitlines()[-1].split("]")[0] == whole.stdout.splitlines()[-1].split("]")[0]
     assert [(entry.position, entry.value) for entry in project.latest().entries("loss")] == expected
+    shown = project.flor("show").stdout
+    assert "custom train.py:" in shown
+    assert ", 4 epochs\n" in shown
+    assert "not finished" not in shown
 
 
 TENSORFLOW_FIRST = """

@@ -49,17 +49,9 @@ class CustomLoop(MainLoop):
 
     def begin(self, num_epochs: int | None = None) -> None:
         """The loop comes next."""
-        record = LoopRecord(
-            run=self._recorder.run,
-            loop=self.loop,
-            kind="custom",
-            name=self._name,
-            initial_epoch=0,
-            epochs=num_epochs,
-            steps=None,
-            started_at=time.time(),
-        )
-        self._recorder.journal.post(lambda store: store.begin_loop(record))
+        past = self._recorder.past
+        if past is None or not past.is_over(self.loop):  # the row of one that was over tells how it went
+            self._add_row(num_epochs)
         with self._recorder.shielded("Checkpointing a custom loop"):
             self._pace = Pace(self._recorder, self.loop, self._every, DEFAULT_OVERHEAD)
         if (why := self.state.why_redone) is not None:
@@ -75,6 +67,19 @@ class CustomLoop(MainLoop):
         self.state.iterators.begin_loop(
             () if self._last is None else data_in(self._folder(self._last))["main"]
         )
+
+    def _add_row(self, num_epochs: int | None) -> None:
+        record = LoopRecord(
+            run=self._recorder.run,
+            loop=self.loop,
+            kind="custom",
+            name=self._name,
+            initial_epoch=0,
+            epochs=num_epochs,
+            steps=None,
+            started_at=time.time(),
+        )
+        self._recorder.journal.post(lambda store: store.begin_loop(record))
 
     def visit(self, epoch: int) -> Visit | None:
         """Visit every epoch; of a resumed run those from its last checkpoint on."""
