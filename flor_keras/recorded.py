@@ -320,7 +320,7 @@ def loop_state(
         native = {key: native[key] for key in recorded.get("native", ()) if key in native}
     about = {
         "kept": list(main.kept),
-        "changed_by_block": list(main.changed_by_block),
+        "changed_by_block": [n for n in main.changed_by_block if n in main.kept or reach.can_change(n)],
         "needed_after": list(main.needed_after),
         "is_jumpable": main.is_jumpable,
         "is_entered_at_block": main.is_jumpable and main.first is not None,

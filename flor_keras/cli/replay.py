@@ -183,7 +183,17 @@ def _verdict(outcome: Outcome) -> str:
         return f"approximate: largest difference {outcome.max_abs_diff:.3g}, first in {name} at {where}"
     if outcome.verdict is Verdict.EXACT:
         return "exact: all that was recorded and recomputed is equal bit for bit"
+    if outcome.unchecked:
+        return (
+            f"unchecked: {_listed(outcome.unchecked)} made again, and nothing was recorded there or after to compare with. "
+            "Record with --checkpoint-every epoch, or log a number in each epoch"
+        )
     return "unchecked: nothing recorded was recomputed"
+
+
+def _listed(places: list[str]) -> str:
+    more = f" and {len(places) - _LISTED} more" if len(places) > _LISTED else ""
+    return f"{', '.join(places[:_LISTED])}{more} {'was' if len(places) == 1 else 'were'}"
 
 
 def _values(outcome: Outcome) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class MainLoop:
       kept: names whose values are needed after the block or the loop.
       changed_by_block: names whose values or objects the block changes.
       needed_after: names whose values are needed after the loop.
-      changed: names whose objects the loop changes.
+      changed: names whose objects the loop changes, those of before the loop.
       read: names the loop reads.
       read_around: names it or code after it reads.
       elsewhere: (path, name) of what it changes outside of its own scope.
@@ -213,7 +213,7 @@ class MainLoops:
             kept=tuple(sorted(bound & (at_end | after))),
             changed_by_block=tuple(sorted((inside.bound | inside.changed) & (at_end | after))),
             needed_after=tuple(sorted(bound & after)),
-            changed=tuple(sorted(whole.changed | (whole.bound & _augmented(loop)))),
+            changed=tuple(sorted((whole.changed | (whole.bound & _augmented(loop))) & live.at_head(loop))),
             read=tuple(sorted({n for node in ast.walk(loop) for n in _loads(node)})),
             read_around=tuple(sorted({*after, *(n for node in ast.walk(loop) for n in _loads(node))})),
             elsewhere=tuple(sorted(whole.elsewhere)),

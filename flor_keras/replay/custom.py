@@ -30,6 +30,8 @@ class CustomVisit(MainLoop):
         self._asked = replayer.plan.epochs.get(str(loop), [])
         self._is_redone = Level.STEP.value in replayer.plan.levels.values()
         self._visits: dict[int, Visit] = {}
+        self._open: list[int] = []  # asked epochs that were made again, with nothing compared since
+        self._lost: list[int] = []  # of these, those whose outcome was put aside
         self._is_done = False
 
     def begin(self, num_epochs: int | None = None) -> None:
@@ -144,13 +146,18 @@ class CustomVisit(MainLoop):
         error = self._manifest(after).get("error")
         if after is not None and after.epoch == self.epoch and error is not None:  # which has not come again
             self._replayer.compare("what ended the loop", Position(self.loop, self.epoch), error, None)
+        self._note_unchecked()
         self._replayer.flush()
         if self.epoch in self._asked:
             self._replayer.tell({"event": "epoch", "loop": self.loop, "epoch": self.epoch})
 
     def exhausted(self) -> None:
         """End the program, or leave everything as it was after the loop."""
+        end = self._replayer.checkpoint(self.loop, Kind.AFTER)
+        if self._open[-1:] == [self.epoch] and end is not None and end.epoch == self.epoch:
+            self._compare(end)
         if self._replayer.is_finished(self.loop):
+            self._replayer.flush()
             raise ReplayDone
         self.move(Position(self.loop))
         after = self._folder(self._replayer.required(self.loop, Kind.AFTER))
@@ -186,11 +193,25 @@ class CustomVisit(MainLoop):
         manifest = bundle.read_manifest(folder)
         for cause in manifest.get("inexact", ()):
             self._replayer.suspect(cause)
-        if not self._is_redone:
+        self._lost, self._open = [*self._lost, *self._open], []
+        visit, after = self._visits.get(self.epoch), self._replayer.checkpoint(self.loop, Kind.AFTER)
+        if folder in (
+            visit and visit.end,
+            after and self._folder(after),
+        ):  # what is asked is computed from it as it is
             self._replayer.note_exact(len(manifest["tensors"]))
+
+    def _note_unchecked(self) -> None:
+        """Keep in mind an epoch that was made again and compared with nothing; what it leads to may be compared later."""
+        is_made_again = self.epoch in self._asked and self._visits[self.epoch].end is None
+        if is_made_again and not self._replayer.has_compared_here:
+            self._open.append(self.epoch)
+        self._replayer.unchecked[self.loop] = [*self._lost, *self._open]
 
     def _compare(self, checkpoint: CheckpointRecord) -> None:
         compare_variables(self._replayer, checkpoint, self.state.native, Position(self.loop, self.epoch))
+        self._open = []
+        self._replayer.unchecked[self.loop] = list(self._lost)
 
     def _folder(self, checkpoint: CheckpointRecord) -> Path:
         return self._replayer.folder(checkpoint)

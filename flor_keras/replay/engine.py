@@ -15,7 +15,7 @@ from flor_keras.errors import ReplayError, UsageError
 from flor_keras.records import Verdict
 from flor_keras.replay.cost import costs_of
 from flor_keras.replay.launch import Launcher, Worker, deal_devices, launcher
-from flor_keras.replay.merge import merge_reports, merge_verdicts
+from flor_keras.replay.merge import less_unchecked, merge_reports, merge_verdicts
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.pool import Pool
 from flor_keras.replay.scratch import scratch_folder
@@ -40,6 +40,7 @@ class Outcome:
     differing: list[str]
     held_back: list[str]
     causes: list[str]
+    unchecked: list[str]
     diverted: list[str]
     refused: list[str]
     num_entries: int  # those of unfinished replays it went on from included
@@ -87,6 +88,7 @@ def carry_out(
         differing=report["differing"],
         held_back=report["held_back"],
         causes=report["causes"],
+        unchecked=report["unchecked"],
         diverted=report["diverted"],
         refused=report["refused"],
         num_entries=report["num_entries"],
@@ -170,7 +172,8 @@ class _Replay:
         report = merge_reports(reports)
         plan, replays = self._plan, [self._replay, *self._plan.continues]
         counts = self._store.hindsight_verdicts(plan.run, plan.names, replays)
-        report["verified"] = merge_verdicts([Verdict(report["verified"]), *counts]).value
+        verdict = merge_verdicts([Verdict(report["verified"]), *counts])
+        report["verified"] = less_unchecked(verdict, report["unchecked"]).value
         report["num_entries"] = sum(counts.values())
         failed = next((at for at, one in enumerate(reports) if one["error"]), 0)
         report["log"] = str(self._log_path(failed, max(1, len(reports))))

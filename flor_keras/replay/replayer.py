@@ -15,6 +15,7 @@ from flor_keras.checkpoint import bundle
 from flor_keras.environment import differences, read_environment
 from flor_keras.errors import ReplayError
 from flor_keras.records import CheckpointRecord, Entry, Execution, Kind, Position, Verdict
+from flor_keras.replay.merge import less_unchecked
 from flor_keras.replay.plan import Plan
 from flor_keras.replay.verify import Comparison
 from flor_keras.state.surroundings import Surroundings
@@ -62,7 +63,10 @@ class Replayer(Surroundings):
         self._recorded = {(e.name, e.position): e.value for e in self._store.entries(plan.run, recorded=True)}
         self._here = Comparison()
         self._pending: list[Entry] = []
-        self._has_own_loops = False
+        self.find_random_ops: Callable[[], Iterable[str]] = tuple  # in the graphs of the loop under way
+        self.unchecked: dict[
+            int, list[int]
+        ] = {}  # epochs by loop that were made again and compared with nothing
         self.is_unsettled = False  # the program is on its way to an epoch, in a state it never had there
         self.redone: dict[int, str] = {}
         self.num_entries = 0
@@ -165,7 +169,7 @@ class Replayer(Surroundings):
             if hasattr(probe, "listen"):
                 probe.listen()
         self.main_loop = CustomVisit(self, loop, state)
-        self._has_own_loops = True
+        self.find_random_ops = keras_internals.live_random_ops
         return self.main_loop
 
     # -- what replaying a loop needs ---------------------------------------------------------------------------
@@ -239,19 +243,23 @@ class Replayer(Surroundings):
             self.suspect(difference.sentence)
 
     def suspect_random_ops(self, ops: Iterable[str]) -> None:
-        """Note random ops of a graph as what a replay may differ for."""
+        """Note random ops of graphs as what a replay may differ for."""
         for op in ops:
             self.suspect(f"{op} draws from a state inside TensorFlow that cannot be put back")
 
     def _suspect_graphs(self) -> None:
         """Note what of the program's graphs may be why something differs for the first time."""
-        if self._has_own_loops:  # else `fit` knows its graphs
-            self.suspect_random_ops(keras_internals.live_random_ops())
+        self.suspect_random_ops(self.find_random_ops())
         for name in sorted(session.names_from_graphs & self._names):
             self.suspect(
                 f"flor.log({name!r}) takes a value out of a graph, around which TensorFlow simplifies less and may round "
                 "differently"
             )
+
+    @property
+    def has_compared_here(self) -> bool:
+        """Whether anything recorded was compared since the program came to this epoch."""
+        return self._here.num_compared > 0
 
     def note_exact(self, count: int) -> None:
         """Count restored tensors, each compared with the hash it was recorded with."""
@@ -276,14 +284,19 @@ class Replayer(Surroundings):
     def outcome(self) -> dict[str, Any]:
         """Return what this replay did and found, as plain data."""
         first = self.comparison.first
+        unchecked = [
+            f"epoch {epoch} of loop {loop}" for loop in self.unchecked for epoch in self.unchecked[loop]
+        ]
+        verdict = less_unchecked(self._verdict(self.comparison), unchecked)
         return {
             "num_entries": self.num_entries,
             "num_compared": self.comparison.num_compared,
-            "verified": self._verdict(self.comparison).value,
+            "verified": verdict.value,
+            "unchecked": unchecked,
             "max_abs_diff": self.comparison.max_abs_diff if self.comparison.num_compared else None,
             "first_difference": None if first is None else {"name": first[0], "position": list(first[1])},
             "differing": self.comparison.differing,
             "held_back": self.held_back,
             "told": self.told,
-            "causes": [] if self._verdict(self.comparison) is Verdict.EXACT else self.causes,
+            "causes": [] if verdict is Verdict.EXACT else self.causes,
         }

@@ -42,6 +42,7 @@ class Visit(DataSource):
         self._epoch: int | None = None
         self._restored: str | None = None
         self._transient: State | None = None
+        replayer.find_random_ops = lambda: keras_internals.stateful_random_ops(model)
         self._is_ordered = False  # whether the orders of epochs without a checkpoint were read
         self.start = self.manifest(replayer.checkpoint(loop, Kind.START))
         asked = replayer.plan.epochs.get(str(loop), [])
@@ -291,8 +292,7 @@ class Visit(DataSource):
             self._compare(checkpoint, Position(self.loop, epoch))
 
     def _compare(self, checkpoint: CheckpointRecord, position: Position) -> None:
-        if compare_variables(self.replayer, checkpoint, self._roots, position):
-            self.replayer.suspect_random_ops(keras_internals.stateful_random_ops(self._model))
+        compare_variables(self.replayer, checkpoint, self._roots, position)
 
     def recorded_params(self) -> dict[str, Any]:
         """Return what callbacks were told about the loop (epochs, steps)."""

@@ -6,6 +6,7 @@ top of a module, ``function(name)`` in the closure of a function.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from flor_keras.state.objects import holds_variables
 from flor_keras.state.variables import is_of_the_program
 
 _MISSING = object()
+_CONSTANT = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Reach:
@@ -44,6 +46,13 @@ class Reach:
             if module is not None and name in module:
                 found[f"{module['__name__']}:{name}"] = module[name]
         return {key: value for key, value in found.items() if value is not _MISSING and not _is_code(value)}
+
+    def can_change(self, name: str) -> bool:
+        """Whether what a name stands for before the loop is something that code can change in place, and we keep."""
+        value = self.value(name)
+        if value is _MISSING:
+            return not hasattr(builtins, name)
+        return not _is_code(value) and not isinstance(value, _CONSTANT)
 
     def others(self, main: MainLoop) -> dict[str, Any]:
         """Return the objects a loop, or the code after it, reads in its own scope."""

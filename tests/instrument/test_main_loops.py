@@ -65,9 +65,9 @@ LINES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         {"changed": {"obj", "p", "q"}},
     ),
     "`v += …`": ("n += 1", "print(n)", "", {"kept": {"n"}}),
-    "`x = obj.a`, then `x.m(…)`": ("v = obj.a; v.m(1)", "", "", {"changed": {"obj", "v"}, "kept": set()}),
-    "`for z in (p, q)`, then `z.m(…)`": ("for z in (p, q): z.m(1)", "", "", {"changed": {"p", "q", "z"}}),
-    "`with p as z`, then `z.m(…)`": ("with p as z: z.m(1)", "", "", {"changed": {"p", "z"}}),
+    "`x = obj.a`, then `x.m(…)`": ("v = obj.a; v.m(1)", "", "", {"changed": {"obj"}, "kept": set()}),
+    "`for z in (p, q)`, then `z.m(…)`": ("for z in (p, q): z.m(1)", "", "", {"changed": {"p", "q"}}),
+    "`with p as z`, then `z.m(…)`": ("with p as z: z.m(1)", "", "", {"changed": {"p"}}),
     "`next(it)`": ("v = next(it)", "", "", {"changed": {"it"}}),
     "`random.shuffle(p)`, `np.copyto(p, …)`": (
         "random.shuffle(p); np.copyto(q, x)",
@@ -223,7 +223,7 @@ def check(main: Any, expected: dict[str, Any]) -> None:
     block = [] if main.first is None else main.home[main.first : main.last + 1]
     found = {
         "kept": set(main.kept),
-        "changed": set(main.changed) - {"tape"},
+        "changed": set(main.changed),
         "elsewhere": {name for _, name in main.elsewhere},
         "unknown": {unknown.text for unknown in main.unknown},
         "names": {unknown.name for unknown in main.unknown},
