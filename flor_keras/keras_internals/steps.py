@@ -52,6 +52,14 @@ class TrainingSteps:
         return getattr(self.owner.data_adapter, "py_dataset", None)
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether threads or processes of a PyDataset fetch batches ahead of the steps, in whatever state it is then."""
+        workers, has_processes = (
+            getattr(self.py_dataset, name, 0) for name in ("workers", "use_multiprocessing")
+        )
+        return workers > 1 or (workers > 0 and bool(has_processes))
+
+    @property
     def dataset(self) -> Any:
         """The pipeline the training data come from."""
         return self.owner._distributed_dataset

@@ -60,6 +60,7 @@ class FitLoop:
         self.setup_secs = 0.0
         self.exported_every: int | None = None
         self._pace: Pace | None = None
+        self._is_kept_within = False  # whether there may be checkpoints between steps
         self._is_end_due: bool | None = None  # decided before the epoch's callbacks were called
         self._log_names: dict[str, None] = {}
         self._lost: list[str] = []
@@ -90,7 +91,14 @@ class FitLoop:
             self._recorder.move(Position(self.loop))
             if self.source is not None and self.source.training is not None:
                 self.source.training.is_armed = True
-                self.source.is_kept_within = self._pace.schedule.is_within_epochs
+                self._is_kept_within = self._pace.schedule.is_within_epochs
+                if self._is_kept_within and self.source.training.runs_ahead:
+                    self._is_kept_within = False
+                    self._recorder.note(
+                        "The workers of the PyDataset fetch batches ahead of the steps, so that checkpoints are taken at the ends "
+                        "of epochs only."
+                    )
+                self.source.is_kept_within = self._is_kept_within
                 self.source.on_boundary = self._between_steps
             described = {
                 "params": dict(params),
@@ -190,7 +198,7 @@ class FitLoop:
             return
         pace.schedule.note_steps(count)
         now = time.perf_counter()
-        if now < pace.schedule.look_within_at:
+        if now < pace.schedule.look_within_at or not self._is_kept_within:
             return
         with self._counted("Checkpointing between steps"):
             last = self._steps_before or self.source.training.num_steps  # type: ignore[union-attr]
