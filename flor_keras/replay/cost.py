@@ -82,7 +82,11 @@ def costs_of(store: Store, plan: Plan) -> Costs:
     epoch_secs = _epoch_secs(loops, checkpoints)
     usual = statistics.median(epoch_secs.values()) if epoch_secs else 0.0
     is_redone = Level.STEP.value in plan.levels.values()
-    way = Ways(plan, loops, checkpoints, {p: min(secs, 2 * usual) for p, secs in epoch_secs.items()})
+    traced = {
+        (loop.loop, loop.initial_epoch) for loop in loops
+    }  # which every worker does in its own first epoch
+    limits = {place: usual if place in traced else 2 * usual for place in epoch_secs}
+    way = Ways(plan, loops, checkpoints, {p: min(secs, limits[p]) for p, secs in epoch_secs.items()})
     run = store.run(plan.run)
     known = _Known([row for row in store.replays(plan.run) if row.report and row.report.get("workers")], plan)
     setup_secs = max(0.0, loops[0].started_at - run.started_at) if loops else 0.0

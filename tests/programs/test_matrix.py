@@ -27,6 +27,12 @@ IN_SHORT = {  # every kind once
     "arrays · dropout · adam · counter · steps_per_execution=4",
     "arrays · dropout · adam · folds",
 }
+FEWER_IN_SHORT = {
+    "arrays · dropout · adam · early stopping",
+    "dataset repeated · dropout · adam · batch rate",
+    "sequence · dropout · adam · drawing",
+    "arrays · gan · adam",
+}
 FEWER = ("2", "steps=5", "auto")
 TABLE = os.environ.get(
     "FLOR_MATRIX_TABLE"
@@ -36,8 +42,9 @@ TABLE = os.environ.get(
 def _parameters():
     assert {case.name for case in CASES} >= IN_SHORT
     for number, case in enumerate(CASES):
-        marks = () if case.name in IN_SHORT else (pytest.mark.matrix,)
         for every in (EACH_EPOCH, FEWER[number % len(FEWER)]):
+            short = IN_SHORT if every == EACH_EPOCH else FEWER_IN_SHORT
+            marks = () if case.name in short else (pytest.mark.matrix,)
             yield pytest.param(case, every, id=f"{case.name} · {every}", marks=marks)
 
 
