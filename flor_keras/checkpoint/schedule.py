@@ -2,12 +2,11 @@
 
 The rule is the joint invariant of FLOR (Garcia et al., "Hindsight Logging for Model Training", VLDB 2021), which
 materialises while ``(k + 1) * M < n * C * overhead`` for k checkpoints of cost M so far and n iterations of cost C. Three
-things differ. Iterations are steps, so a checkpoint may fall inside an epoch. Where it only shortens what a replay of steps makes
-again, all that was spent stays below a fifth of the bound for it; where ends of epochs had to go without, it takes the
-place of one. Costs are those that were paid,
-not k * M: what training stood still, and the CPU the worker took, divided by the number of cores. And what will be paid
-in any case (the checkpoints at the end of the loop) is set aside from the beginning, as what was paid at its start is
-counted.
+things differ. Iterations are steps, so a checkpoint may fall inside an epoch. Where it only shortens what a replay of steps
+makes again, all that was spent stays below a fifth of the bound for it; where ends of epochs had to go without, it takes
+the place of one. Costs are those that were paid, not k * M: what training stood still, and the CPU the worker took,
+divided by the number of cores. And what will be paid in any case (the checkpoints at the end of the loop) is set aside
+from the beginning, as what was paid at its start is counted.
 """
 
 from __future__ import annotations

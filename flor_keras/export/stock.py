@@ -16,9 +16,9 @@ def is_of_keras_alone(model: Any) -> bool:
     """Whether Keras alone can make a model again so that it is traced to the same graph.
 
     Not where a part of it holds code of the program, was changed since it was made (LoRA, quantization), keeps a state
-    between calls, or has more to save than variables (a vocabulary).
+    between calls, or has more to save than variables (a vocabulary); nor a model whose inputs are not known yet.
     """
-    return all(map(_is_stock, internals.parts_of(model)))
+    return model.built and hasattr(model, "inputs") and all(map(_is_stock, internals.parts_of(model)))
 
 
 def _is_stock(part: Any) -> bool:

@@ -104,6 +104,7 @@ class TrainingSteps:
         """
 
         batch = self.owner._distributed_dataset.element_spec
+        # What Keras or the program's code says here is no loss: of a model that is not built by it, a step is traced below.
         with contextlib.suppress(RuntimeError, NotImplementedError, ValueError), optimizer_left(model):
             model._symbolic_build(data_batch=batch)
         optimizer = getattr(model, "optimizer", None)

@@ -56,6 +56,7 @@ class Recorder(Surroundings):
         self._told: set[str] = set()
         self._args: dict[str, tuple[Any, Any]] = {}
         self._known_modules: set[str] = set()
+        self._kept_sources: set[str] = set()  # paths; who edits a file while it runs edits the next run's
         self._checkpoints: Any = None
         self._models: Any = None
         self._exports: Any = None
@@ -235,7 +236,9 @@ class Recorder(Surroundings):
             sources: dict[str, str] = {}
             with self.shielded("Keeping the program's source"):
                 sources = project_sources(script, new)
-            store.add_sources(self.run, sources)
+            added = {path: text for path, text in sources.items() if path not in self._kept_sources}
+            store.add_sources(self.run, added)
+            self._kept_sources |= added.keys()
 
         self.journal.post(write)  # which reads them, too: training has begun meanwhile
 

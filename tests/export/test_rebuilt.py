@@ -191,6 +191,7 @@ FOREIGN = {
     "a layer of the program inside of another": lambda: sequence(layers.TimeDistributed(Scaled(2))),
     "an initializer of the program": lambda: dense(layers.Dense(2, kernel_initializer=Ones())),
     "a call set on a layer": lambda: dense(after=lambda layer: setattr(layer, "call", lambda x: x)),
+    "inputs that are not known yet": lambda: keras.Sequential([layers.Dense(2)]),
     "a Lambda": lambda: dense(layers.Lambda(keras.activations.relu)),
     "LoRA": lambda: dense(after=lambda layer: layer.enable_lora(2)),
     "quantization": lambda: dense(after=lambda layer: layer.quantize("int8")),

@@ -660,3 +660,28 @@ def test_an_interpreter_of_its_own_records_the_same(project):
     assert run.status is Status.FINISHED
     assert len(run.checkpoints) == 4
     assert "flor_keras" not in ended.stderr
+
+
+def test_a_script_that_is_edited_while_it_runs_is_recorded_as_it_ran(project):
+    """People add the line they miss while training still goes on; modules imported late have the sources kept once more."""
+    script = project.write(
+        "train.py",
+        """
+        import time
+        import flor_keras as flor
+
+        flor.log("begun", 1)
+        from flor_keras import session
+        session.current().add_sources()
+        session.current().settle()
+        open("train.py", "a").write("# edited\\n")
+        import wsgiref.util
+        """,
+    )
+    before = script.read_text()
+    project.succeed(script)
+    from flor_keras.store.database import Store
+
+    assert script.read_text() != before
+    with Store.open(project.store) as store:
+        assert store.sources(project.latest().id)["train.py"] == before
