@@ -6,6 +6,7 @@ Loading happens in processes in which flor_keras cannot be imported; SavedModels
 from __future__ import annotations
 
 import json
+import zipfile
 from functools import cache
 from pathlib import Path
 
@@ -169,6 +170,8 @@ def test_a_format_gives_what_the_live_model_gave_or_says_why_not(exported, kind,
         assert not list(Path(result.out / form).glob("*"))
     else:
         assert sorted(path.name[0] for path in (result.out / form).iterdir()) == ["0", "1", "2"]
+        if form == "keras":
+            assert [zipfile.ZipFile(at).testzip() for at in (result.out / form).iterdir()] == [None] * 3
         words = ("saved_model", "signature") if form == "saved_model" else (form,)
         assert [p for p in result.problems if p.startswith(words)] == []
 
