@@ -38,6 +38,7 @@ lint: $(VENV)/installed-lint
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/overhead.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/short_fit.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/logged_scalars.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/snapshot.py --page docs/benchmarks.md
 	$(BIN)/python benchmarks/many_variables.py --page docs/benchmarks.md
@@ -49,6 +50,7 @@ bench: $(VENV)/installed-bench
 
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/overhead.py --seconds 2 --rounds 1 --ways --workloads "small convnet" "transformer"
+	$(BIN)/python benchmarks/short_fit.py --seconds 1 --rounds 1
 	$(BIN)/python benchmarks/logged_scalars.py --entries 20000 --rounds 1
 	$(BIN)/python benchmarks/snapshot.py --sizes 2 --rounds 3
 	$(BIN)/python benchmarks/many_variables.py --variables 100 --megabytes 10 --rounds 3

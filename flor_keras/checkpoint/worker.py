@@ -56,14 +56,14 @@ class Done(NamedTuple):
     error: str | None
 
 
-def run(connection: Connection, regions: list[Region], log_path: str) -> None:
-    """Be the worker: never returns."""
+def run(connection: Connection, regions: list[Region], log_path: str, held: Held) -> None:
+    """Be the worker, which goes on from what is ``held`` already: never returns."""
     status = 1
     try:
         fill_holes(regions)
         gc.disable()  # a collection would touch, and so copy, every page of the trainer's objects
         _detach(connection, log_path)
-        _serve(connection)
+        _serve(connection, held)
         status = 0
     except (EOFError, OSError):  # the trainer is gone
         status = 0
@@ -90,9 +90,9 @@ def _detach(connection: Connection, log_path: str) -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, held: Held) -> None:
     arena: Arena | None = None
-    layout, held = Layout((), 0), Held()
+    layout = Layout((), 0)
     while True:
         message = connection.recv()
         if isinstance(message, NewArena):

@@ -4,6 +4,11 @@ One `Writer` lives as long as the recording process. It owns the arena and the o
 no failure of either reaches training: a worker that misses a deadline or dies is killed and replaced, what it should
 have written lies in the arena still and is written again; after `MAX_FAILURES` in a row, and where nothing can be
 forked, checkpoints are written in line. What went wrong is told through ``on_event``, each kind once.
+
+The worker is forked when it pays. A fork costs training `FORK_SECS`, most of it afterwards, for the pages that are copied;
+writing a small state in line costs milliseconds. So the first checkpoints are written in line until they have cost as much
+as a fork, which costs at most twice what knowing the run's length would (the ski rental problem), and a training that is
+over within seconds goes without.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ from flor_keras.checkpoint.held import Held
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.errors import CheckpointError
 
+FORK_SECS = 0.15  # 55 ms for the fork and 20,000 page faults after it, for a program with TensorFlow (docs/benchmarks.md)
+_IN_LINE_SECS, _IN_LINE_SECS_PER_BYTE = 0.005, 4e-9  # what writing in line takes until it was measured
 HANDSHAKE_SECS = 20.0
 MAX_FAILURES = 2
 _DEADLINE_BASE_SECS = 30.0
@@ -75,14 +82,16 @@ class Writer:
         self._why_unproven = ""
         self._pending: Job | None = None
         self._held = Held()  # by what was written in line
+        self._in_line_secs_left = FORK_SECS  # what writing in line may cost yet before there is a worker
         self._pending_until = 0.0
         self._failures = 0
         self._has_frozen = False
         self._why_in_line = None if hasattr(os, "fork") else "this system cannot fork a process"
+        self.num_forks = 0
 
     @property
     def is_in_line(self) -> bool:
-        """Whether checkpoints are written by the trainer itself."""
+        """Whether all checkpoints are written by the trainer itself from now on."""
         return self._why_in_line is not None
 
     def prepare(self, layout: Layout) -> Arena | None:
@@ -109,7 +118,7 @@ class Writer:
         """Have a captured snapshot written; returns at once unless writing in line."""
         with self._lock:
             self._pending = job
-            if not self.is_in_line and self._ensure_worker():
+            if not self.is_in_line and self._is_worth_a_worker(job) and self._ensure_worker():
                 self._send(job)
             else:
                 self._write_in_line(worker.contents(job, self._arena))
@@ -155,8 +164,15 @@ class Writer:
 
     # -- the worker's life -------------------------------------------------------------------------------------
 
+    def _is_worth_a_worker(self, job: Job) -> bool:
+        """Whether there was a worker before, or writing in line would have cost as much as one with this job."""
+        assert job.layout is not None
+        expected_secs = _IN_LINE_SECS + _IN_LINE_SECS_PER_BYTE * job.layout.num_bytes
+        return expected_secs > self._in_line_secs_left
+
     def _ensure_worker(self) -> bool:
         if self._connection is None:
+            self._in_line_secs_left = 0.0
             try:
                 self._fork()
                 self._ask_handshake()
@@ -176,8 +192,9 @@ class Writer:
             sys.stderr.flush()
             pid = os.fork()
             if pid == 0:
-                worker.run(theirs, regions, log_path)
+                worker.run(theirs, regions, log_path, self._held)
         theirs.close()
+        self.num_forks += 1
         self._pid, self._connection, self._known_layout = pid, ours, None
         self._is_proven, self._why_unproven = False, ""
         _limit_sending(ours, deadline_secs(0))
@@ -307,7 +324,9 @@ class Writer:
     def _write_in_line(self, contents: list[Content]) -> None:
         job = self._pending
         assert job is not None
-        self._finish(worker.carry_out(job, contents, self._held))
+        done = worker.carry_out(job, contents, self._held)
+        self._in_line_secs_left -= done.wall_secs
+        self._finish(done)
 
     def _finish(self, done: Done) -> None:
         job, self._pending = self._pending, None

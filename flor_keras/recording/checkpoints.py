@@ -32,8 +32,10 @@ class _Taken:
     position: Position
     kind: Kind
     state_bytes: int
+    began: float
     stall_secs: float | None = None  # None until training goes on
-    is_in_line: bool = False  # it was written before training went on
+    write_secs: float | None = None  # where it was written before training went on
+    is_usual: bool = True  # not the first, nor the one the worker was forked for, which stall for longer
 
 
 class Checkpoints:
@@ -107,14 +109,16 @@ class Checkpoints:
         }
         folder = self._folder(position, kind)
         job = job_for(self._number, folder, snapshot.layout, small, described, {pickles.FILE: pickled})
-        taken = self._taken[self._number] = _Taken(position, kind, self._size_of(state))
+        taken = self._taken[self._number] = _Taken(position, kind, self._size_of(state), began)
         self._taking = self._number, threading.get_ident()
+        num_forks = self._writer.num_forks
         arena = self._writer.prepare(snapshot.layout)
         if arena is None:
             self._writer.write_now(job, snapshot.contents(arrays))
         else:
             snapshot.copy_into(arena, arrays)
             self._writer.submit(job)
+        taken.is_usual = self._number > 0 and self._writer.num_forks == num_forks
         self._number, self._taking = self._number + 1, None
         self._note_stall(taken, time.perf_counter() - began)
 
@@ -168,16 +172,19 @@ class Checkpoints:
         if self._schedule is not None:
             self._schedule.grow_to(taken.state_bytes)
             self._schedule.pay(stall_secs=secs)
-            if taken.is_in_line:
-                self._schedule.learn(secs, taken.state_bytes)
+            if taken.write_secs is not None:
+                self._schedule.learn(secs if taken.is_usual else taken.write_secs, taken.state_bytes)
 
     def _on_done(self, job: Job, done: Done) -> None:
         taken = self._taken.pop(job.number)
-        taken.is_in_line = self._taking == (job.number, threading.get_ident())
-        self.worker_cpu_secs += done.cpu_secs
-        if self._schedule is not None and not taken.is_in_line:
-            self._tell_cost(self._schedule, job, taken, done.cpu_secs / _NUM_CPUS)
-        position, kind, stall_secs = taken.position, taken.kind, taken.stall_secs or 0.0
+        if self._taking == (job.number, threading.get_ident()):
+            taken.write_secs, stall_secs, worker_cpu_secs = done.wall_secs, time.perf_counter() - taken.began, 0.0
+        else:
+            stall_secs, worker_cpu_secs = taken.stall_secs or 0.0, done.cpu_secs
+            self.worker_cpu_secs += done.cpu_secs
+            if self._schedule is not None:
+                self._tell_cost(self._schedule, taken, done.cpu_secs / _NUM_CPUS)
+        position, kind = taken.position, taken.kind
         assert position.loop is not None and position.epoch is not None and position.step is not None
         self._on_row(
             CheckpointRecord(
@@ -190,16 +197,16 @@ class Checkpoints:
                 num_bytes=done.written.num_bytes,
                 shared_bytes=done.written.shared_bytes,
                 stall_secs=stall_secs,
-                worker_cpu_secs=done.cpu_secs,
+                worker_cpu_secs=worker_cpu_secs,
                 created_at=time.time(),
                 error=done.error,
             )
         )
 
-    def _tell_cost(self, schedule: Schedule, job: Job, taken: _Taken, worker_secs: float) -> None:
+    def _tell_cost(self, schedule: Schedule, taken: _Taken, worker_secs: float) -> None:
         schedule.pay(worker_secs=worker_secs)
         stall_secs = taken.stall_secs
-        if job.number == 0 or stall_secs is None:  # the first is the one the worker was forked for
+        if not taken.is_usual or stall_secs is None:
             stall_secs = schedule.expected_secs
         schedule.learn(stall_secs + worker_secs, taken.state_bytes)
 

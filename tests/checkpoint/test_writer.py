@@ -20,6 +20,7 @@ tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64)))
 events, outcomes, taken = [], [], []
 folder = Path("checkpoints")
 folder.mkdir()
+writing.FORK_SECS = 0.0  # a worker from the first checkpoint on
 writer = writing.Writer(folder, lambda job, done: outcomes.append((job.number, done.error)), events.append)
 
 def take(size=100_000, small=None):
@@ -71,6 +72,54 @@ def test_one_worker_writes_all_checkpoints_and_leaves_when_it_is_told(trainer):
         assert writer._pid == pid and is_alive(pid)
         check()
         assert not is_alive(pid) and not events
+    """)
+
+
+def test_the_worker_comes_when_writing_in_line_has_cost_as_much_as_a_fork(trainer):
+    trainer("""
+        writer._in_line_secs_left = 60.0
+        take()
+        assert outcomes == [(0, None)] and writer._pid is None and writer.num_forks == 0
+        assert writer._in_line_secs_left < 60.0
+        writer._in_line_secs_left = 0.001
+        take()
+        pid = writer._pid
+        assert is_alive(pid) and writer.num_forks == 1
+        take()
+        assert writer._pid == pid
+        check()
+        assert not events
+    """)
+
+
+def test_a_large_state_is_not_written_in_line_where_a_fork_costs_less(trainer):
+    trainer("""
+        writer._in_line_secs_left = 0.15
+        take(100_000_000)
+        assert writer.num_forks == 1
+        check()
+    """)
+
+
+def test_the_worker_does_not_write_again_what_was_written_in_line(trainer):
+    trainer("""
+        writer._in_line_secs_left = 60.0
+
+        def take_same(number):
+            layout = lay_out([("t", "uint8", (100_000,), 100_000)])
+            arena = writer.prepare(layout)
+            arena.view(layout.slots[0])[:] = 7
+            writer.submit(writing.job_for(number, folder / str(number), layout, {}, {}, {}))
+
+        take_same(0)
+        assert writer.num_forks == 0
+        writer._in_line_secs_left = 0.0
+        take_same(1)
+        writer.close()
+        assert writer.num_forks == 1 and outcomes == [(0, None), (1, None)]
+        held = bundle.read_manifest(folder / "1")["tensors"]["t"]
+        assert held["bundle"] == "../0", held
+        assert (bundle.read_tensors(folder / "1")["t"] == 7).all()
     """)
 
 

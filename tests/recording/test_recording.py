@@ -538,6 +538,8 @@ def test_a_full_disk_costs_the_checkpoints_and_is_told_once(project):
             BASE,
             """
         import resource, signal
+        from flor_keras.checkpoint import writer
+        writer.FORK_SECS = 0.0  # a worker from the first checkpoint on
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         class Fills(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
@@ -602,6 +604,8 @@ def test_a_stopped_worker_does_not_stop_training_and_the_run_says_so(project):
         BASE,
         """
         import signal
+        from flor_keras.checkpoint import writer
+        writer.FORK_SECS = 0.0  # a worker from the first checkpoint on
         class Stops(callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None):
                 if epoch == 1:
