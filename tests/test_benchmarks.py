@@ -83,6 +83,12 @@ def test_whole_programs_and_logged_scalars_are_measured(section, tmp_path):
     assert text.count("not measured: at least 50 times cheaper than") == 3
 
 
+def test_a_short_fit_is_compared_with_plain_ones(section, tmp_path):
+    page = section("short_fit.py", tmp_path / "page.md", "--seconds", "0.2", "--rounds", "1")
+    assert rows(page) == ["", "plain", "recorded"]
+    assert page.count("is slowed by less than 10%") == 1
+
+
 def test_loop_overhead_compares_every_kind_of_loop(section, tmp_path):
     words = ("--steps", "50", "--rounds", "1", "--repeats", "1")
     page = section("loop_overhead.py", tmp_path / "page.md", *words)

@@ -89,7 +89,7 @@ def write_graph(
         "compile_config": _compile_config(model),
         "why_not": {},
     }
-    with written_beside(folder) as temporary, internals.untouched(model):
+    with written_beside(folder) as temporary, internals.untouched(model), internals.names_put_back():
         described["has_own_losses"] = internals.has_own_losses(model)
         temporary.mkdir(parents=True)
         why_not = described["why_not"]

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -270,8 +271,25 @@ def weight_groups(model: Any) -> list[Group]:
     Follows `saving_lib._save_state`, which copies every value on the way.
     """
     found: list[Group] = []
-    _visit(model, "", set(), found)
+    with _attributes_left_out_kept():
+        _visit(model, "", set(), found)
     return found
+
+
+@contextmanager
+def _attributes_left_out_kept() -> Iterator[None]:
+    """Let Keras find the attributes it leaves out of a walk once per kind of object.
+
+    It keeps them under one name and looks for them under another (3.15), so that it makes a layer for every layer.
+    """
+    from keras.src.saving import saving_lib
+
+    original = saving_lib.get_attr_skipset
+    saving_lib.get_attr_skipset = cache(original)
+    try:
+        yield
+    finally:
+        saving_lib.get_attr_skipset = original
 
 
 def _visit(saveable: Any, path: str, visited: set[int], found: list[Group]) -> None:

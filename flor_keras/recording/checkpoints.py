@@ -178,7 +178,11 @@ class Checkpoints:
     def _on_done(self, job: Job, done: Done) -> None:
         taken = self._taken.pop(job.number)
         if self._taking == (job.number, threading.get_ident()):
-            taken.write_secs, stall_secs, worker_cpu_secs = done.wall_secs, time.perf_counter() - taken.began, 0.0
+            taken.write_secs, stall_secs, worker_cpu_secs = (
+                done.wall_secs,
+                time.perf_counter() - taken.began,
+                0.0,
+            )
         else:
             stall_secs, worker_cpu_secs = taken.stall_secs or 0.0, done.cpu_secs
             self.worker_cpu_secs += done.cpu_secs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import secrets
 import sys
@@ -206,11 +207,20 @@ class Recorder(Surroundings):
 
     @contextlib.contextmanager
     def shielded(self, doing: str) -> Iterator[None]:
-        """Keep our failures from the program: told once, kept with the run."""
+        """Keep our failures from the program: told once, kept with the run.
+
+        Nor does the garbage collector run meanwhile: for what a look at the state allocates, it would search the whole
+        program, which takes a quarter of a second where TensorFlow is imported.
+        """
+        is_collecting = gc.isenabled()
+        gc.disable()
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the border between us and the program
             self.report(f"{doing} failed: {type(error).__name__}: {error}")
+        finally:
+            if is_collecting:
+                gc.enable()
 
     def note(self, message: str) -> None:
         """Keep a sentence with the run, for `flor-keras show`."""

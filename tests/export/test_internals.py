@@ -82,6 +82,21 @@ def test_the_groups_of_a_weights_file_are_those_keras_writes(model, tmp_path):
             assert names[f"{group.path}/vars".lstrip("/")]["name"] == group.name
 
 
+def test_looking_for_groups_makes_no_layer_for_every_layer(monkeypatch):
+    deep = keras.Sequential([keras.Input((4,)), *(layers.Dense(4) for _ in range(30))])
+    made, original = [], layers.Layer.__init__
+
+    def counted(self, *args, **kwargs):
+        made.append(self)
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(layers.Layer, "__init__", counted)
+    kept = saving_lib.get_attr_skipset
+    internals.weight_groups(deep)
+    assert len(made) <= 3  # one for each kind of object
+    assert saving_lib.get_attr_skipset is kept
+
+
 def test_the_keys_of_a_checkpoint_are_those_tensorflow_writes(model, tmp_path):
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
     written = {name for name, _ in tf.train.list_variables(str(tmp_path / "ckpt"))} - {

@@ -43,7 +43,8 @@ model = keras.Sequential([keras.Input((6,)), layers.Dense(8), Noisy(), layers.Ba
 model.compile("adam", "mse", metrics=["mae"], run_eagerly=eager)
 callbacks = [Eager()] + ([flor.FlorKeras(overhead=1.0)] if "flor" in sys.argv else [])
 history = model.fit(x, y, epochs=4, batch_size=8, validation_split=0.25, verbose=0, callbacks=callbacks)
-json.dump([history.history, drawn, model.layers[1].count if eager else 0, [w.tobytes().hex() for w in model.get_weights()]], open(sys.argv[1], "w"))
+names = [made.name for made in (layers.Layer(), layers.Dense(1), keras.optimizers.Adam(), keras.metrics.Mean(), keras.losses.MeanSquaredError())]
+json.dump([names, history.history, drawn, model.layers[1].count if eager else 0, [w.tobytes().hex() for w in model.get_weights()]], open(sys.argv[1], "w"))
 """
 
 
