@@ -3,7 +3,7 @@
 The rule is the joint invariant of FLOR (Garcia et al., "Hindsight Logging for Model Training", VLDB 2021), which
 materialises while ``(k + 1) * M < n * C * overhead`` for k checkpoints of cost M so far and n iterations of cost C. Three
 things differ. Iterations are steps, so a checkpoint may fall inside an epoch. Where it only shortens what a replay of steps
-makes again, all that was spent stays below a fifth of the bound for it; where ends of epochs had to go without, it takes
+makes again, all that was spent stays below a tenth of the bound for it; where ends of epochs had to go without, it takes
 the place of one. Costs are those that were paid, not k * M: what training stood still, and the CPU the worker took,
 divided by the number of cores. And what will be paid in any case (the checkpoints at the end of the loop) is set aside
 from the beginning, as what was paid at its start is counted.
@@ -30,7 +30,7 @@ AUTO, EPOCHS, STEPS, SECONDS = "auto", "epochs", "steps", "seconds"
 _FIRST_GUESS_SECS = 0.005
 _FIRST_GUESS_SECS_PER_BYTE = 1e-9
 _WEIGHT_OF_NEWEST = 0.5
-WITHIN_EPOCHS = 0.2  # of the bound
+WITHIN_EPOCHS = 0.1  # of the bound
 _LOOK_AGAIN_SECS = 0.01  # while the worker is busy
 _ROUNDING = 1e-9
 

@@ -114,7 +114,7 @@ def test_there_are_as_many_checkpoints_as_flors_rule_gives_and_hardly_any_room_i
 
 
 @given(**LOOPS)
-def test_places_inside_of_epochs_have_a_fifth_of_the_bound_while_every_end_has_its_checkpoint(
+def test_places_inside_of_epochs_have_a_tenth_of_the_bound_while_every_end_has_its_checkpoint(
     num_epochs, num_steps, step_secs, cost
 ):
     training = Training(num_epochs, num_steps, step_secs, cost)
@@ -174,9 +174,9 @@ def test_what_is_asked_for_is_taken_whatever_it_costs(every, inside, ends):
 
 
 def test_a_boundary_is_passed_by_while_the_worker_is_busy():
-    training = Training(1, 1000, 0.1, 0.01, busy_secs=1.0)
+    training = Training(1, 1000, 0.1, 0.01, busy_secs=3.0)
     steps = [step for _, step in training.inside]
-    assert all(after - before >= 10 for before, after in itertools.pairwise(steps))
+    assert all(after - before >= 30 for before, after in itertools.pairwise(steps))
     assert training.schedule.skipped["busy"] > 0
 
 
