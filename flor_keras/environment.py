@@ -16,10 +16,19 @@ from typing import Any
 
 HASH_SEED = "PYTHONHASHSEED"
 PACKAGES = ("tensorflow", "keras", "numpy", "flor-keras")
-_KEPT_VARIABLES = (HASH_SEED, "TF_", "CUDA_", "OMP_", "XLA_", "KERAS_", "OPENBLAS_", "MKL_")
+CHECKPOINT_EVERY = "FLOR_CHECKPOINT_EVERY"
+_KEPT_VARIABLES = (HASH_SEED, CHECKPOINT_EVERY, "TF_", "CUDA_", "OMP_", "XLA_", "KERAS_", "OPENBLAS_", "MKL_")
 _FOREIGN = ("TF_CLI_", "TF_VAR_", "TF_TOKEN_")  # Terraform's, and secret at times
-# These say how much is printed, and where things lie.
-_INDIFFERENT = ("TF_CPP_", "CUDA_CACHE", "CUDA_HOME", "CUDA_PATH", "KERAS_HOME", HASH_SEED)
+# These say how much is printed, where things lie, and how often to checkpoint.
+_INDIFFERENT = (
+    "TF_CPP_",
+    "CUDA_CACHE",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "KERAS_HOME",
+    HASH_SEED,
+    CHECKPOINT_EVERY,
+)
 # TensorFlow, oneDNN and Eigen choose their kernels by these.
 _CPU_FEATURES = (
     "sse4_1",
@@ -48,7 +57,10 @@ class Difference:
 
 
 def read_environment() -> dict[str, Any]:
-    """Return the versions, environment variables and features of this machine that can decide results."""
+    """Return the versions, environment variables and features of this machine that can decide results.
+
+    How often to checkpoint is one of the variables: a run that is resumed goes on as it was recorded.
+    """
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -199,11 +199,12 @@ def test_a_run_that_was_stopped_is_resumed_to_the_same_end_with_each_row_once(pr
     whole = record(project, "train.py", env=args)
     expected = [(entry.position, entry.value) for entry in project.latest().entries("loss")]
     assert len(expected) == 2
-    stopped = project.flor("record", "train.py", "stop", env=args)
+    stopped = project.flor("record", "--checkpoint-every", "3", "train.py", "stop", env=args)
     assert stopped.status == {"SIGINT": 130, "SIGKILL": 137}[number]
     assert project.latest().status is {"SIGINT": Status.INTERRUPTED, "SIGKILL": Status.KILLED}[number]
-    resumed = project.flor("resume")
+    resumed = project.flor("resume", env={"FLOR_CHECKPOINT_EVERY": ""})
     assert resumed.status == 0, resumed.stderr
+    assert {loop.recording["every"] for loop in project.latest().loops} == {"3"}
     assert resumed.stdout.splitlines()[-1].split("]")[0] == whole.stdout.splitlines()[-1].split("]")[0]
     assert [(entry.position, entry.value) for entry in project.latest().entries("loss")] == expected
     shown = project.flor("show").stdout

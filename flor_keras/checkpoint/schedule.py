@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flor_keras.environment import CHECKPOINT_EVERY
 from flor_keras.errors import UsageError
 
 DEFAULT_OVERHEAD = 1 / 15
-VARIABLE = "FLOR_CHECKPOINT_EVERY"
 AUTO, EPOCHS, STEPS, SECONDS = "auto", "epochs", "steps", "seconds"
 
 # What a checkpoint costs until one was measured: a small state takes milliseconds, a large one goes at about the pace
@@ -91,8 +91,8 @@ def asked_every(given: Any = AUTO) -> Every:
       UsageError: one of them cannot be read.
     """
     every = parse_every(given)
-    words = os.environ.get(VARIABLE)
-    return parse_every(words, VARIABLE) if words else every
+    words = os.environ.get(CHECKPOINT_EVERY)
+    return parse_every(words, CHECKPOINT_EVERY) if words else every
 
 
 def _guess_secs(num_bytes: int) -> float:

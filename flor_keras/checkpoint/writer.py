@@ -324,7 +324,11 @@ class Writer:
     def _write_in_line(self, contents: list[Content]) -> None:
         job = self._pending
         assert job is not None
-        done = worker.carry_out(job, contents, self._held)
+        try:
+            done = worker.carry_out(job, contents, self._held)
+        except BaseException:  # Ctrl-C: nobody is to wait for it
+            self._pending = None
+            raise
         self._in_line_secs_left -= done.wall_secs
         self._finish(done)
 

@@ -8,9 +8,9 @@ import sys
 
 import click
 
-from flor_keras.checkpoint.schedule import VARIABLE, parse_every
+from flor_keras.checkpoint.schedule import parse_every
 from flor_keras.cli import programs
-from flor_keras.environment import HASH_SEED
+from flor_keras.environment import CHECKPOINT_EVERY, HASH_SEED
 from flor_keras.errors import UsageError
 from flor_keras.session import ARGS_VARIABLE
 
@@ -53,7 +53,7 @@ def record(
     what, argv = given_words[0], given_words[1:]
     environment = {HASH_SEED: "0", **os.environ}
     if every is not None:
-        environment[VARIABLE] = str(parse_every(every, "--checkpoint-every"))
+        environment[CHECKPOINT_EVERY] = str(parse_every(every, "--checkpoint-every"))
     if args:
         given = dict(json.loads(os.environ.get(ARGS_VARIABLE) or "{}"))
         environment[ARGS_VARIABLE] = json.dumps({**given, **dict(map(_pair, args))})

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from flor_keras.cli import programs, text
+from flor_keras.environment import CHECKPOINT_EVERY
 from flor_keras.errors import UsageError
 from flor_keras.records import Status
 from flor_keras.session import ARGS_VARIABLE
@@ -39,5 +40,7 @@ def resume(context: click.Context, ref: str, store: str | None) -> int:
         raise UsageError(f"The script of run {run.id} is gone: {run.script}. Put it back and try again.")
     argv = context.obj.script_args or run.argv
     environment = {**os.environ, **run.environment.get("variables", {}), ARGS_VARIABLE: json.dumps(args)}
+    if os.environ.get(CHECKPOINT_EVERY):  # asked for now
+        environment[CHECKPOINT_EVERY] = os.environ[CHECKPOINT_EVERY]
     program = [sys.executable, "-m", "flor_keras.resuming", str(location), run.id, *argv]
     return programs.call(program, environment, run.cwd if Path(run.cwd).is_dir() else None)

@@ -101,6 +101,29 @@ def test_a_large_state_is_not_written_in_line_where_a_fork_costs_less(trainer):
     """)
 
 
+def test_a_write_in_line_that_is_interrupted_leaves_nothing_behind(trainer):
+    trainer("""
+        writer._in_line_secs_left = 60.0
+        save = bundle._save
+
+        def interrupted(*args):
+            bundle._save = save
+            save(*args)
+            raise KeyboardInterrupt
+
+        bundle._save = interrupted
+        try:
+            take()
+        except KeyboardInterrupt:
+            assert not outcomes and not writer.is_busy
+        else:
+            raise AssertionError("not interrupted")
+        take()
+        check()
+        assert not events and writer.num_forks == 0
+    """)
+
+
 def test_the_worker_does_not_write_again_what_was_written_in_line(trainer):
     trainer("""
         writer._in_line_secs_left = 60.0
