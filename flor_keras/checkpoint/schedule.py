@@ -3,10 +3,11 @@
 The rule is the joint invariant of FLOR (Garcia et al., "Hindsight Logging for Model Training", VLDB 2021), which
 materialises while ``(k + 1) * M < n * C * overhead`` for k checkpoints of cost M so far and n iterations of cost C. Three
 things differ. Iterations are steps, so a checkpoint may fall inside an epoch. Where it only shortens what a replay of steps
-makes again, all that was spent stays below a tenth of the bound for it; where ends of epochs had to go without, it takes
-the place of one. Costs are those that were paid, not k * M: what training stood still, and the CPU the worker took,
-divided by the number of cores. And what will be paid in any case (the checkpoints at the end of the loop) is set aside
-from the beginning, as what was paid at its start is counted.
+makes again, all that was spent stays below a tenth of the bound for it; in the first epoch, where nothing else can be
+resumed from, below a fifth; where ends of epochs had to go without, it takes the place of one. Costs are those that were
+paid, not k * M: what training stood still, and the CPU the worker took, divided by the number of cores. And what will be
+paid in any case (the checkpoints at the end of the loop) is set aside from the beginning, as what was paid at its start
+is counted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ AUTO, EPOCHS, STEPS, SECONDS = "auto", "epochs", "steps", "seconds"
 _FIRST_GUESS_SECS = 0.005
 _FIRST_GUESS_SECS_PER_BYTE = 1e-9
 _WEIGHT_OF_NEWEST = 0.5
-WITHIN_EPOCHS = 0.1  # of the bound
+WITHIN_EPOCHS, WITHIN_FIRST_EPOCH = 0.1, 0.2  # of the bound
 _LOOK_AGAIN_SECS = 0.01  # while the worker is busy
 _ROUNDING = 1e-9
 
@@ -137,6 +138,7 @@ class Schedule:
     _num_steps: int = 0  # in this loop, of all epochs
     _steps_at_last: int = 0
     _taken_within: int = 0
+    _num_ends: int = 0  # of epochs
     _last_at: float | None = None
 
     # -- costs -------------------------------------------------------------------------------------------------
@@ -210,7 +212,9 @@ class Schedule:
     @property
     def _share_within(self) -> float:
         """The share of the bound for places inside of epochs; all of it while they stand in for ends that went without."""
-        return WITHIN_EPOCHS if self.skipped[SKIPPED_FOR_COST] <= self._taken_within else 1.0
+        if self.skipped[SKIPPED_FOR_COST] > self._taken_within:
+            return 1.0
+        return WITHIN_EPOCHS if self._num_ends else WITHIN_FIRST_EPOCH
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
@@ -254,6 +258,7 @@ class Schedule:
 
     def is_due_at_end(self, now: float, epoch: int, num_checkpoints: int = 1) -> bool:
         """Tell whether to checkpoint at the end of an epoch, which takes ``num_checkpoints``; count it if not."""
+        self._num_ends += 1
         if self.every.unit == AUTO:
             is_due, why_not = self.room_secs(now) >= self._needed_secs(num_checkpoints), SKIPPED_FOR_COST
         elif self.every.unit == EPOCHS:

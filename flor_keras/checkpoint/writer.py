@@ -40,7 +40,9 @@ from flor_keras.checkpoint.held import Held
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.errors import CheckpointError
 
-FORK_SECS = 0.15  # 55 ms for the fork and 20,000 page faults after it, for a program with TensorFlow (docs/benchmarks.md)
+FORK_SECS = (
+    0.1  # of a program with TensorFlow: 0.05 to 0.09 s, and as much again by and by for 20,000 page faults
+)
 _IN_LINE_SECS, _IN_LINE_SECS_PER_BYTE = 0.005, 4e-9  # what writing in line takes until it was measured
 HANDSHAKE_SECS = 20.0
 MAX_FAILURES = 2

@@ -34,7 +34,7 @@ class _Taken:
     state_bytes: int
     began: float
     stall_secs: float | None = None  # None until training goes on
-    write_secs: float | None = None  # where it was written before training went on
+    done_in_line: Done | None = None  # where it was written before training went on
     is_usual: bool = True  # not the first, nor the one the worker was forked for, which stall for longer
 
 
@@ -169,25 +169,33 @@ class Checkpoints:
 
     def _note_stall(self, taken: _Taken, secs: float) -> None:
         taken.stall_secs = secs
-        if self._schedule is not None:
-            self._schedule.grow_to(taken.state_bytes)
-            self._schedule.pay(stall_secs=secs)
-            if taken.write_secs is not None:
-                self._schedule.learn(secs if taken.is_usual else taken.write_secs, taken.state_bytes)
+        if self._schedule is None:
+            return
+        self._schedule.grow_to(taken.state_bytes)
+        self._schedule.pay(stall_secs=secs)
+        if (done := taken.done_in_line) is not None:
+            is_for_good = self._writer.is_in_line
+            writing_secs = done.wall_secs if is_for_good else done.cpu_secs / _NUM_CPUS
+            self._learn(self._schedule, taken, secs - done.wall_secs, writing_secs)
+
+    def _learn(
+        self, schedule: Schedule, taken: _Taken, stall_secs: float | None, writing_secs: float
+    ) -> None:
+        """Tell what the next checkpoint is going to cost: the stall, and writing it in the worker."""
+        if not taken.is_usual or stall_secs is None:
+            stall_secs = schedule.expected_secs
+        schedule.learn(stall_secs + writing_secs, taken.state_bytes)
 
     def _on_done(self, job: Job, done: Done) -> None:
         taken = self._taken.pop(job.number)
         if self._taking == (job.number, threading.get_ident()):
-            taken.write_secs, stall_secs, worker_cpu_secs = (
-                done.wall_secs,
-                time.perf_counter() - taken.began,
-                0.0,
-            )
+            taken.done_in_line, stall_secs, worker_cpu_secs = done, time.perf_counter() - taken.began, 0.0
         else:
             stall_secs, worker_cpu_secs = taken.stall_secs or 0.0, done.cpu_secs
             self.worker_cpu_secs += done.cpu_secs
             if self._schedule is not None:
-                self._tell_cost(self._schedule, taken, done.cpu_secs / _NUM_CPUS)
+                self._schedule.pay(worker_secs=done.cpu_secs / _NUM_CPUS)
+                self._learn(self._schedule, taken, taken.stall_secs, done.cpu_secs / _NUM_CPUS)
         position, kind = taken.position, taken.kind
         assert position.loop is not None and position.epoch is not None and position.step is not None
         self._on_row(
@@ -206,13 +214,6 @@ class Checkpoints:
                 error=done.error,
             )
         )
-
-    def _tell_cost(self, schedule: Schedule, taken: _Taken, worker_secs: float) -> None:
-        schedule.pay(worker_secs=worker_secs)
-        stall_secs = taken.stall_secs
-        if not taken.is_usual or stall_secs is None:
-            stall_secs = schedule.expected_secs
-        schedule.learn(stall_secs + worker_secs, taken.state_bytes)
 
 
 def _description(state: State, position: Position, kind: Kind) -> dict[str, Any]:

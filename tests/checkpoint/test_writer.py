@@ -94,7 +94,7 @@ def test_the_worker_comes_when_writing_in_line_has_cost_as_much_as_a_fork(traine
 
 def test_a_large_state_is_not_written_in_line_where_a_fork_costs_less(trainer):
     trainer("""
-        writer._in_line_secs_left = 0.15
+        writer._in_line_secs_left = 0.1
         take(100_000_000)
         assert writer.num_forks == 1
         check()

@@ -194,7 +194,7 @@ class Slow(keras.callbacks.Callback):
         #STEP
 
 
-model.fit(x, x.sum(1), batch_size=4, verbose=0, callbacks=[Slow(), flor.FlorKeras(overhead=1.0)])
+model.fit(x, x.sum(1), batch_size=4, verbose=0, callbacks=[Slow(), flor.FlorKeras(overhead=0.5)])
 """
 
 
