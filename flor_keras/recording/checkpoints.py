@@ -130,9 +130,7 @@ class Checkpoints:
     def measure(self, roots: Mapping[str, Any]) -> None:
         """Tell the schedule how large the state is now."""
         assert self._schedule is not None
-        began = time.perf_counter()
         self._schedule.grow_to(self._size_of(self._gatherer.gather(roots)))
-        self._schedule.pay(stall_secs=time.perf_counter() - began)
 
     def state(self, roots: Mapping[str, Any]) -> State:
         """Return the variables and tables reached from ``roots`` now."""

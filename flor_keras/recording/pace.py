@@ -56,7 +56,11 @@ class Pace:
         return schedule.is_due_within(now, end_at, is_last)
 
     def _measure(self, roots: Mapping[str, Any]) -> None:
-        """Look at how large the state is now, and at what is still to be paid for the graph of the model."""
+        """Look at how large the state is now, and at what is still to be paid for the graph of the model.
+
+        What the look costs is paid after the decision, as part of what `counted` counts: paid before, it would take the
+        room that had just been enough, and between short steps no checkpoint would ever be due.
+        """
         self._checkpoints.measure(roots)
         owed_secs = self._recorder.models.owed_secs(self._loop, roots, self._checkpoints.latest_state(roots))
         self.schedule.set_aside(owed_secs)
