@@ -5,7 +5,7 @@ no failure of either reaches training: a worker that misses a deadline or dies i
 have written lies in the arena still and is written again; after `MAX_FAILURES` in a row, and where nothing can be
 forked, checkpoints are written in line. What went wrong is told through ``on_event``, each kind once.
 
-The worker is forked when it pays. A fork costs training `FORK_SECS`, most of it afterwards, for the pages that are copied;
+The worker is forked when it pays. A fork costs training `FORK_SECS` and more, part of it afterwards, for the pages that are copied;
 writing a small state in line costs milliseconds. So the first checkpoints are written in line until they have cost as much
 as a fork, which costs at most twice what knowing the run's length would (the ski rental problem), and a training that is
 over within seconds goes without.
@@ -40,9 +40,8 @@ from flor_keras.checkpoint.held import Held
 from flor_keras.checkpoint.worker import Done, Job
 from flor_keras.errors import CheckpointError
 
-FORK_SECS = (
-    0.1  # of a program with TensorFlow: 0.05 to 0.09 s, and as much again by and by for 20,000 page faults
-)
+# What a fork costs a program with TensorFlow: 0.05 to 0.09 s, and about as much by and by for 20,000 page faults.
+FORK_SECS = 0.1
 _IN_LINE_SECS, _IN_LINE_SECS_PER_BYTE = 0.005, 4e-9  # what writing in line takes until it was measured
 HANDSHAKE_SECS = 20.0
 MAX_FAILURES = 2

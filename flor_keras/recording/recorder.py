@@ -12,6 +12,7 @@ import gc
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,16 +211,18 @@ class Recorder(Surroundings):
         """Keep our failures from the program: told once, kept with the run.
 
         Nor does the garbage collector run meanwhile: for what a look at the state allocates, it would search the whole
-        program, which takes a quarter of a second where TensorFlow is imported.
+        program, which takes a quarter of a second where TensorFlow is imported. In the main thread alone: another would
+        undo a `gc.disable` that the program calls meanwhile.
         """
-        is_collecting = gc.isenabled()
-        gc.disable()
+        is_paused = gc.isenabled() and threading.current_thread() is threading.main_thread()
+        if is_paused:
+            gc.disable()
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the border between us and the program
             self.report(f"{doing} failed: {type(error).__name__}: {error}")
         finally:
-            if is_collecting:
+            if is_paused:
                 gc.enable()
 
     def note(self, message: str) -> None:
