@@ -66,7 +66,7 @@ class FlorKeras(Method):
         cpu_secs, self._cpu_secs = self._cpu_secs, self._checkpoints.worker_cpu_secs
         return {
             "worker_cpu_secs": self._cpu_secs - cpu_secs,
-            "worker_private_bytes": private_bytes(self._checkpoints._writer._pid),
+            "worker_private_bytes": private_bytes(self._checkpoints._writer.worker_pid),
         }
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/logged_scalars.py [--entries 1000000] [--rounds 3] [--page docs/benchmarks.md]
 
-Each way logs in processes of its own, which take turns. The calls are made one after another as fast as they go,
-which is the worst case for flor_keras: its thread writes at the same time and both want Python's lock.
+Each way logs in processes of its own, which take turns: one line in a loop of steps in a loop of epochs, written as its
+own users write loops. What the same loops take without the line is subtracted. The calls are made one after another as fast as they
+go, which is the worst case for flor_keras: its thread writes at the same time and both want Python's lock.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import report
 
@@ -30,17 +31,29 @@ _CALL_LIMIT_SECS, _ALL_LIMIT_SECS = 1.5e-6, 4e-6
 _TIMES_CHEAPER = 50
 _FRAME_LIMIT = 1.5
 _NUM_NAMES = 5
+_NUM_STEPS = 1000  # of an epoch
 _HEAD = ("", "a call", "its thread's CPU", "with the write", "÷ flor_keras")
 _SQL = (
     "SELECT loop, epoch, step, names.name AS name, value FROM entries "
     "JOIN names ON names.number = entries.name WHERE run = 1"
 )
 
-Log = Callable[[int], Any]  # logs a scalar; is given the number of the call
-Finish = Callable[[], Any]  # returns when all is written
+Loop = Callable[[str, range], Iterable[int]]  # how a loop is written, given its name
 
 
-def flor_keras_log(folder: Path) -> tuple[Log, Finish]:
+class Usage(NamedTuple):
+    """How one package is used: its loops, a line that logs a scalar at a step, and what to wait for in the end."""
+
+    loop: Loop
+    log: Callable[[int], Any]
+    finish: Callable[[], Any]
+
+
+def _plain_loop(name: str, numbers: range) -> range:
+    return numbers
+
+
+def flor_keras_log(folder: Path) -> Usage:
     """Return the product's way."""
     os.environ["FLOR_STORE"] = str(folder / ".flor")
     import tensorflow  # noqa: F401 - a training program has imported it, and flor.log asks it something
@@ -48,40 +61,39 @@ def flor_keras_log(folder: Path) -> tuple[Log, Finish]:
     import flor_keras as flor
     from flor_keras import session
 
-    flor.log("begin", 0.0)
-    return lambda number: flor.log("loss", 0.5), lambda: session.current().close()
+    return Usage(flor.loop, lambda step: flor.log("loss", 0.5), lambda: session.current().close())
 
 
-def summary_scalar(folder: Path) -> tuple[Log, Finish]:
+def summary_scalar(folder: Path) -> Usage:
     """Return TensorBoard's way."""
     import tensorflow as tf
 
     writer = tf.summary.create_file_writer(str(folder))
     writer.set_as_default()
-    return lambda number: tf.summary.scalar("loss", 0.5, step=number), writer.close
+    return Usage(_plain_loop, lambda step: tf.summary.scalar("loss", 0.5, step=step), writer.close)
 
 
-def csv_logger(folder: Path) -> tuple[Log, Finish]:
+def csv_logger(folder: Path) -> Usage:
     """Return the way of Keras's CSVLogger, which writes one row per epoch."""
     import keras
 
     logger = keras.callbacks.CSVLogger(str(folder / "log.csv"))
     logger.set_model(keras.Sequential())
     logger.on_train_begin()
-    return lambda number: logger.on_epoch_end(number, {"loss": 0.5}), logger.on_train_end
+    return Usage(_plain_loop, lambda step: logger.on_epoch_end(step, {"loss": 0.5}), logger.on_train_end)
 
 
-def mlflow_metric(folder: Path) -> tuple[Log, Finish]:
+def mlflow_metric(folder: Path) -> Usage:
     """Return MLflow's way, with its store of files."""
     os.environ |= {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
     import mlflow
 
     mlflow.set_tracking_uri((folder / "mlruns").as_uri())
     mlflow.start_run()
-    return lambda number: mlflow.log_metric("loss", 0.5, step=number), mlflow.end_run
+    return Usage(_plain_loop, lambda step: mlflow.log_metric("loss", 0.5, step=step), mlflow.end_run)
 
 
-def flordb_log(folder: Path) -> tuple[Log, Finish]:
+def flordb_log(folder: Path) -> Usage:
     """Return the way of Berkeley's FLOR; it wants a repository of git, and prints what it logs."""
     os.chdir(folder)
     for words in (
@@ -92,13 +104,13 @@ def flordb_log(folder: Path) -> tuple[Log, Finish]:
         subprocess.run(["git", *words], check=True)
     import flordb
 
-    return lambda number: flordb.log("loss", 0.5), flordb.commit
+    return Usage(flordb.loop, lambda step: flordb.log("loss", 0.5), flordb.commit)
 
 
 class Way:
     """A way to log: how, how many calls are timed at most, and the package it needs."""
 
-    def __init__(self, begin: Callable[[Path], tuple[Log, Finish]], limit: int, package: str) -> None:
+    def __init__(self, begin: Callable[[Path], Usage], limit: int, package: str) -> None:
         self.begin = begin
         self.limit = limit
         self.is_there = util.find_spec(package) is not None
@@ -114,29 +126,40 @@ WAYS = {
 
 
 def time_calls(way: str, num_calls: int, folder: Path) -> dict[str, float]:
-    """Log in this process; return the seconds of one call."""
-    log, finish = WAYS[way].begin(folder)
-    wall, thread, process = time.perf_counter(), time.thread_time(), time.process_time()
-    for number in range(num_calls):
-        log(number)
-    wall, thread = time.perf_counter() - wall, time.thread_time() - thread
+    """Log in this process; return the seconds of one call, without those of the loops around it."""
+    loop, log, finish = WAYS[way].begin(folder)
+    train(loop, log, 1)
+    empty = Clocks()
+    train(loop, lambda step: None, num_calls)
+    empty_secs = empty.read()
+    logging = Clocks()
+    train(loop, log, num_calls)
+    call, thread, process = logging.read()
+    rest = Clocks()
     finish()
-    process = time.process_time() - process
-    empty = empty_call_secs(num_calls)
-    return {
-        "call": wall / num_calls - empty,
-        "thread": thread / num_calls - empty,
-        "all": process / num_calls - empty,
-    }
+    process += rest.read()[2]
+    taken = zip((call, thread, process), empty_secs, strict=True)
+    return dict(zip(("call", "thread", "all"), ((t - e) / num_calls for t, e in taken), strict=True))
 
 
-def empty_call_secs(num_calls: int) -> float:
-    """Return what the loop and the lambda around a call take."""
-    call: Log = lambda number: None  # noqa: E731 - the same as those that log
-    began = time.thread_time()
-    for number in range(num_calls):
-        call(number)
-    return (time.thread_time() - began) / num_calls
+class Clocks:
+    """Wall time, this thread's CPU and the process's since it was made."""
+
+    def __init__(self) -> None:
+        self._clocks = (time.perf_counter, time.thread_time, time.process_time)
+        self._began = [clock() for clock in self._clocks]
+
+    def read(self) -> list[float]:
+        """Return the seconds."""
+        return [clock() - began for clock, began in zip(self._clocks, self._began, strict=True)]
+
+
+def train(loop: Loop, log: Callable[[int], Any], num_calls: int) -> None:
+    """Go through epochs of steps and do nothing but log."""
+    for epoch in loop("epoch", range(-(-num_calls // _NUM_STEPS))):
+        first = epoch * _NUM_STEPS
+        for step in loop("step", range(first, min(first + _NUM_STEPS, num_calls))):
+            log(step)
 
 
 def pure_loop_secs(num_iterations: int = 3_000_000) -> float:
@@ -293,7 +316,8 @@ def main() -> None:
     text += (
         "\n\n*a call*: time the program waits for it. *with the write*: CPU of all threads until every scalar is "
         "written, for one of them. CSVLogger writes a row per epoch, here of one column. MLflow writes files "
-        "(mlflow-skinny; the whole of MLflow does not live beside pandas 3). flordb prints each value too."
+        "(mlflow-skinny; the whole of MLflow does not live beside pandas 3). flordb prints each value too. Each logs in a "
+        "loop of steps in a loop of epochs, `flor.loop` where the package has that; what these take alone is subtracted."
     )
     report.publish("logged scalars", "What a logged scalar costs", text, asked.page)
 

@@ -155,17 +155,33 @@ def log(name: str, value: Any) -> None:
 
     Inside a `tf.function` the value is logged each time the graph runs, also where it is not a tensor.
     """
-    if _is_in_graph():
+    if _graphs.stack and _is_in_graph():
         _log_from_graph(name, value)
     else:
         (_current or ensure()).log(name, value)
 
 
+class _NoGraphsYet:
+    """Stands for TensorFlow's graphs that are being built until TensorFlow has been imported."""
+
+    @property
+    def stack(self) -> Any:
+        global _graphs
+        if not hasattr(sys.modules.get("tensorflow"), "inside_function"):
+            return ()
+        from flor_keras import keras_internals
+
+        _graphs = keras_internals.graphs_under_way()
+        return _graphs.stack
+
+
+_graphs: Any = _NoGraphsYet()
+
+
 def _is_in_graph() -> bool:
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None or tensorflow.executing_eagerly():  # the usual answer, at a quarter of the cost
-        return False
-    return bool(tensorflow.inside_function())
+    import tensorflow as tf
+
+    return not tf.executing_eagerly() and bool(tf.inside_function())
 
 
 def _log_from_graph(name: str, value: Any) -> None:

@@ -4,7 +4,7 @@
     <folder>/manifest.json                      dtype, shape, xxh3 hash and bundle of each tensor, the position, its own hash
     <folder>/<other files>                      as given, e.g. python.pkl
 
-Runs in the worker (writing), in the trainer (writing in line) and in readers. A folder under its final name is whole:
+Runs in the worker, in a thread of the trainer, and in readers. A folder under its final name is whole:
 it was written under a temporary name, synced and renamed. TensorFlow is imported where it is used.
 """
 
@@ -83,23 +83,22 @@ def _save(folder: Path, contents: list[Content]) -> None:
     """
     import tensorflow as tf
 
-    prefixes = []
-    for number, shard in enumerate(_shards(contents)):
-        prefix = folder / f"shard-{number}"
-        with tf.device("CPU:0"):
+    shards = list(_shards(contents))
+    prefixes = [str(folder / (BUNDLE if len(shards) == 1 else f"shard-{n}")) for n in range(len(shards))]
+    with tf.device("CPU:0"):
+        for prefix, shard in zip(prefixes, shards, strict=True):
             tf.raw_ops.SaveV2(
-                prefix=np.array(str(prefix)),
+                prefix=np.array(prefix),
                 tensor_names=np.array([content.name for content in shard]),
                 shape_and_slices=np.array([""] * len(shard)),
                 tensors=[as_tensor(content) for content in shard],
             )
-        _sync_file(folder / f"{prefix.name}.data-00000-of-00001")
-        prefixes.append(str(prefix))
-    if prefixes:
-        with tf.device("CPU:0"):
+            _sync_file(Path(f"{prefix}.data-00000-of-00001"))
+        if len(shards) > 1:
             tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=prefixes, destination_prefix=str(folder / BUNDLE), delete_old_dirs=False
             )
+    if shards:
         _sync_file(folder / f"{BUNDLE}.index")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from flor_keras.checkpoint.contents import Content, content_bytes, content_hash
 
 OWN = "."
-_WORTH_SHARING_BYTES = 4096  # below, a reference costs more than the bytes it saves
+_WORTH_REFERRING_BYTES = 4096  # of one tensor; for less, no older checkpoint is kept on the disk
 
 
 class Held:
@@ -25,25 +25,23 @@ class Held:
 
     def describe(self, folder: Path, contents: list[Content]) -> dict[str, dict[str, Any]]:
         """Return by name what the manifest of ``folder`` says of each tensor: type, shape, hash and bundle."""
-        is_there: dict[str, bool] = {}
-        described = {}
-        for content in contents:
-            found = _describe(content)
-            bundle = self._bundle_with(content.name, found)
-            if bundle is not None and bundle != f"../{folder.name}":
-                if bundle not in is_there:  # the run's older checkpoints may have been pruned meanwhile
-                    is_there[bundle] = (folder.parent / bundle[3:]).is_dir()
-                if is_there[bundle]:
-                    found["bundle"] = bundle
-            described[content.name] = found
+        described = {content.name: _describe(content) for content in contents}
+        known = {
+            name: bundle for name, found in described.items() if (bundle := self._bundle_with(name, found))
+        }
+        large = {known[name] for name in known if described[name]["num_bytes"] >= _WORTH_REFERRING_BYTES}
+        # The run's older checkpoints may have been pruned meanwhile, and this one may be written over.
+        usable = {b for b in large if b != f"../{folder.name}" and (folder.parent / b[3:]).is_dir()}
+        for name, bundle in known.items():
+            if bundle in usable:
+                described[name]["bundle"] = bundle
         return described
 
     def note(self, folder: Path, described: dict[str, dict[str, Any]]) -> None:
         """Take note of what a committed checkpoint holds or refers to."""
         for name, found in described.items():
-            if found["num_bytes"] >= _WORTH_SHARING_BYTES:
-                bundle = f"../{folder.name}" if found["bundle"] == OWN else found["bundle"]
-                self._tensors[name] = {**found, "bundle": bundle}
+            bundle = f"../{folder.name}" if found["bundle"] == OWN else found["bundle"]
+            self._tensors[name] = {**found, "bundle": bundle}
 
     def _bundle_with(self, name: str, described: dict[str, Any]) -> str | None:
         held = self._tensors.get(name)

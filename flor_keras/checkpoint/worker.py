@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -112,19 +113,21 @@ def _write(job: Job, arena: Arena | None, held: Held) -> Done:
     return done
 
 
-def carry_out(job: Job, contents: list[Content], held: Held) -> Done:
-    """Write one checkpoint; what goes wrong is in the answer. The trainer uses this too when it writes in line."""
-    cpu, wall = time.process_time(), time.perf_counter()
+def carry_out(
+    job: Job, contents: list[Content], held: Held, cpu_clock: Callable[[], float] = time.process_time
+) -> Done:
+    """Write one checkpoint; what goes wrong is in the answer. The trainer uses this too where it writes itself."""
+    cpu, wall = cpu_clock(), time.perf_counter()
     written, error = bundle.Written(0, 0), None
     try:
         written = bundle.write(Path(job.folder), contents, job.manifest, job.files, held)
     except Exception as reason:  # noqa: BLE001 - every failure is the trainer's to report
         error = f"{type(reason).__name__}: {reason}".splitlines()[0]
-    return Done(job.number, written, time.process_time() - cpu, time.perf_counter() - wall, error)
+    return Done(job.number, written, cpu_clock() - cpu, time.perf_counter() - wall, error)
 
 
 def contents(job: Job, arena: Arena | None) -> list[Content]:
-    """Return what a job writes; the trainer uses this too when it writes in line."""
+    """Return what a job writes; the trainer uses this too where it writes itself."""
     found = []
     if arena is not None and job.layout is not None:
         found = [Content(s.name, s.dtype, s.shape, arena.view(s)) for s in job.layout.slots]

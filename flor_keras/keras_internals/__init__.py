@@ -57,6 +57,7 @@ from flor_keras.keras_internals.seeds import (
 )
 from flor_keras.keras_internals.steps import TrainingSteps, training_steps
 from flor_keras.keras_internals.traced import (
+    graphs_under_way,
     is_in_tf_data,
     is_in_xla,
     live_random_ops,
@@ -83,6 +84,7 @@ __all__ = [
     "ensure_global_seed_generator",
     "global_seed",
     "global_seed_generator",
+    "graphs_under_way",
     "has_own_train_step",
     "has_shuffle_below_repeat",
     "homes_of_random",

@@ -94,6 +94,22 @@ def place_of(op: Any) -> str:
     return f"{ours[-1].filename}:{ours[-1].lineno}" if ours else op.name
 
 
+def graphs_under_way() -> Any:
+    """Return an object whose ``stack`` holds the graphs the calling thread is building: none, as a rule.
+
+    The public question, `tf.executing_eagerly`, takes 0.2 microseconds, as much as all else that logging a scalar takes.
+    """
+    from tensorflow.python.framework import ops
+
+    return getattr(ops, "_default_graph_stack", None) or _AnyGraph()
+
+
+class _AnyGraph:
+    """Leaves the question to be asked, where TensorFlow keeps its graphs elsewhere."""
+
+    stack = ("perhaps one",)
+
+
 def is_in_tf_data() -> bool:
     """Whether the code that runs is being traced for a `tf.data` transformation."""
     import tensorflow as tf

@@ -34,7 +34,7 @@ class _Taken:
     state_bytes: int
     began: float
     stall_secs: float | None = None  # None until training goes on
-    done_in_line: Done | None = None  # where it was written before training went on
+    is_written: bool = False  # before training went on
     is_usual: bool = True  # not the first, nor the one the worker was forked for, which stall for longer
 
 
@@ -171,10 +171,8 @@ class Checkpoints:
             return
         self._schedule.grow_to(taken.state_bytes)
         self._schedule.pay(stall_secs=secs)
-        if (done := taken.done_in_line) is not None:
-            is_for_good = self._writer.is_in_line
-            writing_secs = done.wall_secs if is_for_good else done.cpu_secs / _NUM_CPUS
-            self._learn(self._schedule, taken, secs - done.wall_secs, writing_secs)
+        if taken.is_written:
+            self._learn(self._schedule, taken, secs, 0.0)
 
     def _learn(
         self, schedule: Schedule, taken: _Taken, stall_secs: float | None, writing_secs: float
@@ -187,7 +185,7 @@ class Checkpoints:
     def _on_done(self, job: Job, done: Done) -> None:
         taken = self._taken.pop(job.number)
         if self._taking == (job.number, threading.get_ident()):
-            taken.done_in_line, stall_secs, worker_cpu_secs = done, time.perf_counter() - taken.began, 0.0
+            taken.is_written, stall_secs, worker_cpu_secs = True, time.perf_counter() - taken.began, 0.0
         else:
             stall_secs, worker_cpu_secs = taken.stall_secs or 0.0, done.cpu_secs
             self.worker_cpu_secs += done.cpu_secs

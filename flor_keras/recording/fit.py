@@ -12,7 +12,7 @@ from flor_keras import keras_internals
 from flor_keras.checkpoint.schedule import DEFAULT_OVERHEAD, Every
 from flor_keras.recording.pace import Pace
 from flor_keras.recording.recorder import Recorder
-from flor_keras.records import Entry, Kind, LoopRecord, Position
+from flor_keras.records import Kind, LoopRecord, Position
 from flor_keras.state.callbacks import capture_callbacks, keyed
 from flor_keras.state.changers import change_the_model
 from flor_keras.state.data_position import DataSource
@@ -226,9 +226,8 @@ class FitLoop:
             self.going_on.epoch_end()
         with self._counted("Recording the end of an epoch"):
             self._find_outside()
-            position = Position(self.loop, epoch)
             for name, value in logs.items():
-                self._recorder.journal.entries.append(Entry(name, value, position))
+                self._recorder.journal.entries.append((name, value, self.loop, epoch, None))
             self._log_names |= dict.fromkeys(logs)
             self._steps_before = self._steps_done or None
             goes_on = not self._is_last_epoch and not self._model.stop_training

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from flor_keras.errors import StoreError
 from flor_keras.store.database import Store
-from flor_keras.store.entry_tables import NamedValue
+from flor_keras.store.entry_tables import FlatEntry
 
 FLUSH_SECS = 0.25
 _OVERDUE_SECS = 2 * FLUSH_SECS
@@ -49,9 +49,9 @@ class Journal:
         self._on_tick = on_tick
         self._on_event = on_event
         # Append to it, from any thread; the journal's takes from the left. A full one drops its oldest entries.
-        self.entries: deque[NamedValue] = deque(maxlen=_KEPT_ENTRIES)
+        self.entries: deque[FlatEntry] = deque(maxlen=_KEPT_ENTRIES)
         self._writes: deque[Write] = deque()
-        self._batch: list[NamedValue] = []
+        self._batch: list[FlatEntry] = []
         self._num_taken = 0
         self.overdue_at = time.monotonic() + _OVERDUE_SECS  # when to call `give_way`
         self._is_closing = threading.Event()
@@ -136,7 +136,7 @@ class Journal:
     def _write_entries(self, store: Store) -> None:
         """Write the batch; of one that cannot be written, half is put back, until what is at fault stands alone."""
         try:
-            store.add_entries(self._run, self._batch)
+            store.add_flat_entries(self._run, self._batch)
         except (StoreError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - as above

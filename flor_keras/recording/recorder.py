@@ -64,7 +64,6 @@ class Recorder(Surroundings):
         self._exports: Any = None
         self.redone_loops: list[str] = []  # those that a replay makes again from their first epoch, and why
         self.position = Position()
-        self._place = self.position[:]  # a plain tuple
         self.num_loops = 0
         self.num_outside_steps = 0  # entries of the epoch under way that belong to none of its steps
         self.seed: int | None = None
@@ -107,16 +106,15 @@ class Recorder(Surroundings):
             except FlorError as error:
                 self.report(f"flor.log({name!r}) was not recorded: {error}")
                 return
-        position, place = self.position, self._place
+        position = self.position
         if position.step is None:
             self.num_outside_steps += 1
         elif step_offset:
             position = position._replace(step=position.step + step_offset)
-            place = position[:]
         if self.past is not None and self._is_known(name, position):
             return
         journal = self.journal
-        journal.entries.append((name, value, place))
+        journal.entries.append((name, value) + position)  # noqa: RUF005 - twice as fast as unpacking
         if monotonic() > journal.overdue_at:
             journal.give_way()
 
@@ -143,7 +141,6 @@ class Recorder(Surroundings):
     def move(self, position: Position) -> None:
         """Say where in the run the program is now."""
         self.position = position
-        self._place = position[:]
         if monotonic() > self.journal.overdue_at:
             self.journal.give_way()
 

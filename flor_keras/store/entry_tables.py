@@ -23,8 +23,8 @@ NO_LOOP, NO_EPOCH, NO_STEP = -1, 2**63 - 1, 2**63 - 1
 _ROWS_AT_ONCE = (1024, 64, 8, 1)
 _VARYING = 7  # columns of a row that are not the same for all rows of an INSERT
 
-Place = tuple[int | None, int | None, int | None]
-NamedValue = tuple[str, Any, Place]  # an Entry, or plain tuples where making one would cost too much
+# An entry as one plain tuple, which costs a loop that logs every step least: name, value, loop, epoch, step.
+FlatEntry = tuple[str, Any, int | None, int | None, int | None]
 
 
 class Column(NamedTuple):
@@ -47,7 +47,17 @@ class EntryTables(Connection):
     def add_entries(
         self,
         run: str,
-        entries: Sequence[NamedValue],
+        entries: Iterable[Entry],
+        replay: int | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
+        """Add entries like `add_flat_entries`."""
+        self.add_flat_entries(run, [(name, value, *at) for name, value, at in entries], replay, verdict)
+
+    def add_flat_entries(
+        self,
+        run: str,
+        entries: Sequence[FlatEntry],
         replay: int | None = None,
         verdict: Verdict | None = None,
     ) -> None:
@@ -63,19 +73,21 @@ class EntryTables(Connection):
             return
         number = self._number(run)
         # Not zip(*entries), which makes an iterator per entry and takes as long as writing.
-        names, values, positions = (list(map(itemgetter(at), entries)) for at in range(3))
+        names, values, loops, epochs, steps = (list(map(itemgetter(at), entries)) for at in range(5))
         kinds, columns = _encoded(values, layout.arrays_folder(self.path, run))
         with self._transaction() as connection:
             new = set(names) - self._name_numbers.keys()
             numbers = self._name_numbers | _name_numbers(connection, new)
             if replay is not None:
-                places = {(numbers[name], *at) for name, at in zip(names, positions, strict=True)}
+                places = set(zip(map(numbers.__getitem__, names), loops, epochs, steps, strict=True))
                 _drop_earlier(connection, number, replay, places)
             first = _take_numbers(connection, number, len(entries))
             rows = zip(
                 map(numbers.__getitem__, names),
                 range(first, first + len(entries)),
-                *(map(itemgetter(at), positions) for at in range(3)),
+                loops,
+                epochs,
+                steps,
                 kinds,
                 columns,
                 strict=True,

@@ -232,13 +232,21 @@ def test_what_did_not_change_is_not_written_again_and_reads_the_same(tf, tmp_pat
         assert bundle.read_tensors(tmp_path / str(epoch)).keys() == {"frozen", "words", "free", "scalar"}
     assert all_bytes[0].shared_bytes == 0
     assert {written.shared_bytes for written in all_bytes[1:]} == {
-        20000 + sum(len(f"word {n}") for n in range(1000))
+        20000 + sum(len(f"word {n}") for n in range(1000)) + 4
     }
     # The bundle that holds the bytes is named, not the one before: there is no chain.
-    assert bundles(tmp_path / "3") == {"frozen": "../0", "words": "../0", "free": ".", "scalar": "."}
+    assert bundles(tmp_path / "3") == {"frozen": "../0", "words": "../0", "free": ".", "scalar": "../0"}
     read = bundle.read_tensors(tmp_path / "3")
     assert read["frozen"].tolist() == list(range(5000)) and read["words"][-1] == b"word 999"
     assert set(read["free"].tolist()) == {7}
+
+
+def test_small_things_alone_keep_no_older_checkpoint_on_the_disk(tf, tmp_path):
+    held = Held()
+    for epoch in range(3):
+        contents = [content_of("free", tf.fill([5000], epoch)), content_of("rate", tf.constant(0.1))]
+        bundle.write(tmp_path / str(epoch), contents, {}, {}, held)
+        assert set(bundles(tmp_path / str(epoch)).values()) == {"."}
 
 
 def test_a_checkpoint_in_which_nothing_changed_takes_a_manifest_only(tf, tmp_path):
@@ -256,7 +264,7 @@ def test_what_is_no_longer_there_or_another_type_is_written_again(tf, tmp_path):
     assert set(bundles(tmp_path / "0").values()) == {"."}
     same_bits = contents[0]._replace(dtype="float32")
     bundle.write(tmp_path / "1", [same_bits, *contents[1:]], {}, {}, held)
-    assert bundles(tmp_path / "1") == {"frozen": ".", "words": "../0", "free": "../0", "scalar": "."}
+    assert bundles(tmp_path / "1") == {"frozen": ".", "words": "../0", "free": "../0", "scalar": "../0"}
     shutil.rmtree(tmp_path / "0")
     bundle.write(tmp_path / "2", contents, {}, {}, held)
     assert set(bundles(tmp_path / "2").values()) == {"."}

@@ -64,7 +64,7 @@ def test_the_first_steps_after_the_fork_copy_none_of_the_state(project):
         writer.wait()
         print(json.dumps({
             "state_bytes": snapshot.layout.num_bytes, "usual": max(usual), "after": sum(after),
-            "regions": len(memory.tensor_regions()), "private": private(writer._pid), "outcomes": outcomes,
+            "regions": len(memory.tensor_regions()), "private": private(writer.worker_pid), "outcomes": outcomes,
         }))
     """,
     )

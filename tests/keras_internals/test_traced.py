@@ -1,5 +1,7 @@
 """What traced functions use, and what code is traced for."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -67,3 +69,32 @@ def test_code_is_known_to_be_traced_for_xla_also_through_a_function_that_calls_i
     tf.function(lambda x: inner("not", x))(tf.ones(2))
     assert seen == {"compiled": True, "not": False}
     assert not keras_internals.is_in_xla()
+
+
+def test_no_graph_is_under_way_but_inside_of_functions_in_every_thread():
+    graphs, seen = keras_internals.graphs_under_way(), {}
+    assert hasattr(graphs, "get_default"), "TensorFlow keeps its graphs elsewhere: this is the stand-in"
+
+    def look(where):
+        seen[where] = bool(graphs.stack), tf.inside_function()
+
+    @tf.function
+    def traced(where):
+        look(f"in a function, {where}")
+        with tf.init_scope():
+            look(f"lifted out of a function, {where}")
+
+    def run(where):
+        look(where)
+        traced(where)
+        list(tf.data.Dataset.range(1).map(lambda x: look(f"in tf.data, {where}") or x))
+
+    run("main")
+    thread = threading.Thread(target=run, args=["thread"])
+    thread.start()
+    thread.join()
+    assert seen["main"] == seen["thread"] == (False, False)
+    # What is not under way is not inside of a function: the rest is asked of TensorFlow.
+    assert all(is_under_way or not is_inside for is_under_way, is_inside in seen.values()), seen
+    assert seen["in a function, main"] == seen["in a function, thread"] == (True, True)
+    assert seen["in tf.data, thread"] == (True, True)

@@ -115,7 +115,7 @@ def test_what_cannot_be_kept_is_told_and_keeps_no_other_from_the_store(recorder,
 
 
 def test_a_store_that_fails_for_a_while_gets_every_entry_once(recorder, monkeypatch, capsys):
-    add, num_calls = Store.add_entries, 0
+    add, num_calls = Store.add_flat_entries, 0
 
     def failing(store, *args):
         nonlocal num_calls
@@ -124,7 +124,7 @@ def test_a_store_that_fails_for_a_while_gets_every_entry_once(recorder, monkeypa
             raise StoreError("No room left on the disk.")
         add(store, *args)
 
-    monkeypatch.setattr(Store, "add_entries", failing)
+    monkeypatch.setattr(Store, "add_flat_entries", failing)
     monkeypatch.setattr(journal, "_BATCH_ENTRIES", 100)
     for number in range(1000):
         session.log("number", number)
@@ -139,7 +139,7 @@ def test_a_store_that_fails_for_a_while_gets_every_entry_once(recorder, monkeypa
 
 def test_scalars_that_wait_to_be_written_are_nothing_the_garbage_collector_follows(recorder, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "add_entries", _refuse)
+        patch.setattr(Store, "add_flat_entries", _refuse)
         for step in range(1000):
             recorder.move(Position(0, 0, step))
             session.log("loss", 0.5)
@@ -148,12 +148,12 @@ def test_scalars_that_wait_to_be_written_are_nothing_the_garbage_collector_follo
             gc.collect()
         waiting = [*recorder.journal._batch, *recorder.journal.entries]
     assert len(waiting) == 2000
-    assert not any(gc.is_tracked(part) for entry in waiting for part in (entry, *entry))
+    assert not any(gc.is_tracked(entry) for entry in waiting)
 
 
 def test_a_full_queue_says_that_the_oldest_entries_are_dropped(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(journal, "_KEPT_ENTRIES", 10)
-    monkeypatch.setattr(Store, "add_entries", _refuse)
+    monkeypatch.setattr(Store, "add_flat_entries", _refuse)
     recorder = Recorder(tmp_path / ".flor", None, None)
     until = time.monotonic() + 30
     while "oldest are dropped" not in capsys.readouterr().err:

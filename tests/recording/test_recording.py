@@ -546,7 +546,7 @@ def test_a_full_disk_costs_the_checkpoints_and_is_told_once(project):
                 if epoch == 1:
                     from flor_keras import session
                     session.current().checkpoints.finish()
-                    pid = session.current().checkpoints._writer._pid
+                    pid = session.current().checkpoints._writer.worker_pid
                     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, 1000))
         history = build().fit(x, y, epochs=5, verbose=0, callbacks=[Fills(), flor.FlorKeras()])
         print(len(history.epoch))
@@ -610,7 +610,7 @@ def test_a_stopped_worker_does_not_stop_training_and_the_run_says_so(project):
             def on_epoch_end(self, epoch, logs=None):
                 if epoch == 1:
                     from flor_keras import session
-                    os.kill(session.current().checkpoints._writer._pid, signal.SIGSTOP)
+                    os.kill(session.current().checkpoints._writer.worker_pid, signal.SIGSTOP)
         history = build().fit(x, y, epochs=5, verbose=0, callbacks=[Stops(), flor.FlorKeras()])
         print(len(history.epoch))
     """,

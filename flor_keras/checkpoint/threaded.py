@@ -1,0 +1,61 @@
+"""Writing checkpoints in a thread of the trainer: before there is a worker, and where there can be none.
+
+TensorFlow and the disk do their part without Python's lock, so training goes on meanwhile, at the cost of the rest: what
+describes a checkpoint takes the lock for a millisecond or two. A thread cannot be ended: one that hangs, as the disk under it
+does, is left alone with what it was given, and no other is begun until it has come back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from flor_keras.checkpoint import worker
+from flor_keras.checkpoint.contents import Content
+from flor_keras.checkpoint.held import Held
+from flor_keras.checkpoint.worker import Done, Job
+
+
+class ThreadedWriting:
+    """Writes one checkpoint after the other, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._held = Held()
+        self._answer = _Answer()
+        self._answer.is_there.set()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a thread still writes, also one that was given up."""
+        return not self._answer.is_there.is_set()
+
+    @property
+    def held(self) -> Held:
+        """What the checkpoints written here hold; empty where a thread is still at it."""
+        return Held() if self.is_under_way else self._held
+
+    def begin(self, job: Job, contents: list[Content]) -> None:
+        """Have a job done; nothing else may be under way."""
+        assert not self.is_under_way
+        self._answer = _Answer()
+        arguments = (job, contents, self._held, self._answer)
+        thread = threading.Thread(target=_write, args=arguments, name="flor_keras checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends, or the system has no thread to give
+            _write(*arguments)
+
+    def receive(self, timeout_secs: float) -> Done | None:
+        """Return the answer to the job; None where there is none within the time."""
+        return self._answer.done if self._answer.is_there.wait(timeout_secs) else None
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.is_there = threading.Event()
+        self.done: Done | None = None
+
+
+def _write(job: Job, contents: list[Content], held: Held, answer: _Answer) -> None:
+    answer.done = worker.carry_out(job, contents, held, time.thread_time)
+    answer.is_there.set()
