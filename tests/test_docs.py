@@ -159,7 +159,7 @@ def test_the_page_about_the_store_has_every_table():
 def test_the_promised_keys_of_json_are_in_the_pages():
     promised = {
         "runs": "id name status script started_at args",
-        "replay": "run level epochs names values verified max_abs_diff held_back seconds",
+        "replay": "run level epochs names values verified unchecked max_abs_diff held_back seconds",
     }
     for page in ("README.md", "docs/reading.md"):
         for line in (ROOT / page).read_text(encoding="utf-8").splitlines():

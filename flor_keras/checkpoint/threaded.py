@@ -3,23 +3,31 @@
 TensorFlow and the disk do their part without Python's lock, so training goes on meanwhile, at the cost of the rest: what
 describes a checkpoint takes the lock for a millisecond or two. A thread cannot be ended: one that hangs, as the disk under it
 does, is left alone with what it was given, and no other is begun until it has come back.
+
+A process that the program forks meanwhile has none of its threads, but their locks as they stood: one of TensorFlow's that is
+held then is held there for ever. So forking waits for the thread.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 
 from flor_keras.checkpoint import worker
 from flor_keras.checkpoint.contents import Content
 from flor_keras.checkpoint.held import Held
 from flor_keras.checkpoint.worker import Done, Job
 
+_FORK_PATIENCE_SECS = 1.0  # where the disk hangs, the lock it may hold is the smaller evil
+
 
 class ThreadedWriting:
     """Writes one checkpoint after the other, each in a thread of its own."""
 
     def __init__(self) -> None:
+        _all.add(self)
         self._held = Held()
         self._answer = _Answer()
         self._answer.is_there.set()
@@ -59,3 +67,15 @@ class _Answer:
 def _write(job: Job, contents: list[Content], held: Held, answer: _Answer) -> None:
     answer.done = worker.carry_out(job, contents, held, time.thread_time)
     answer.is_there.set()
+
+
+_all: weakref.WeakSet[ThreadedWriting] = weakref.WeakSet()
+
+
+def _let_finish() -> None:
+    for writing in list(_all):
+        writing.receive(_FORK_PATIENCE_SECS)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_let_finish)

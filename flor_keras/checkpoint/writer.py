@@ -149,8 +149,9 @@ class Writer:
                 self._worker.leave()
                 self._worker = None
             self._receive_late()
-            if self._late is not None:
-                self._on_done(self._late, _not_written(self._late, "the disk hung until the end of the run"))
+            if (late := self._late) is not None:
+                self._late = None
+                self._on_done(late, _not_written(late, "the disk hung until the end of the run"))
             self._release_arena()
 
     # -- who writes --------------------------------------------------------------------------------------------

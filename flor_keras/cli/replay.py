@@ -113,7 +113,8 @@ def replay(
 
     Ctrl-C stops it; what it had computed stays, and the same command computes the rest.
 
-    JSON: {"run", "level", "epochs", "names", "values", "verified", "max_abs_diff", "held_back", "seconds"}.
+    JSON: {"run", "level", "epochs", "names", "values", "verified", "unchecked", "max_abs_diff", "held_back", "seconds",
+    "workers", "causes", "diverted", "refused"}.
     Exit status: 0 done, 1 failed, 2 wrong use, 3 done but not exact, 130 stopped.
     """
     location = given_store(store) if store else find_store(Path.cwd())
@@ -212,6 +213,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "names": plan.names,
         "values": _values(outcome),
         "verified": outcome.verdict.value,
+        "unchecked": outcome.unchecked,
         "max_abs_diff": outcome.max_abs_diff,
         "held_back": outcome.held_back,
         "seconds": round(outcome.seconds, 3),

@@ -80,7 +80,17 @@ def test_serial_and_parallel_values_are_equal_bit_for_bit_and_none_is_there_twic
     assert (serial["workers"], parallel["workers"]) == (1, 3)
     assert rows(recorded, *names) == first
     assert len(first) == 8 * 3 + 8 + 3 + 2  # "before" and "after" were recorded, too
-    told = "verified", "max_abs_diff", "held_back", "epochs", "values", "diverted", "refused", "causes"
+    told = (
+        "verified",
+        "unchecked",
+        "max_abs_diff",
+        "held_back",
+        "epochs",
+        "values",
+        "diverted",
+        "refused",
+        "causes",
+    )
     assert {key: parallel[key] for key in told} == {key: serial[key] for key in told}
     assert parallel["verified"] == "exact"
 
