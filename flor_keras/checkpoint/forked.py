@@ -55,7 +55,11 @@ class ForkedWorker:
         self._has_frozen = False
         self._pid, self._connection = self._fork(str(folder / "worker.log"), held)
         self._has_ended = False
-        _limit_sending(self._connection, sending_secs)
+        try:
+            _limit_sending(self._connection, sending_secs)
+        except OSError:
+            self.end()
+            raise
         self._ask_handshake()
 
     @property
