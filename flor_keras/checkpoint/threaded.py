@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 
 from flor_keras.checkpoint import worker
@@ -65,7 +64,7 @@ class _Answer:
 
 
 def _write(job: Job, contents: list[Content], held: Held, answer: _Answer) -> None:
-    answer.done = worker.carry_out(job, contents, held, time.thread_time)
+    answer.done = worker.carry_out(job, contents, held, is_by_trainer=True)
     answer.is_there.set()
 
 

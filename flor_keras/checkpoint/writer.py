@@ -279,7 +279,7 @@ class Writer:
 
 
 def _not_written(job: Job, why: str) -> Done:
-    return Done(job.number, bundle.Written(0, 0), 0.0, 0.0, why)
+    return Done(job.number, bundle.Written(0, 0), 0.0, True, why)
 
 
 def job_for(

@@ -190,8 +190,9 @@ class Checkpoints:
             stall_secs, worker_cpu_secs = taken.stall_secs or 0.0, done.cpu_secs
             self.worker_cpu_secs += done.cpu_secs
             if self._schedule is not None:
-                self._schedule.pay(worker_secs=done.cpu_secs / _NUM_CPUS)
-                self._learn(self._schedule, taken, taken.stall_secs, done.cpu_secs / _NUM_CPUS)
+                writing_secs = done.cpu_secs / (1 if done.is_by_trainer else _NUM_CPUS)
+                self._schedule.pay(worker_secs=writing_secs)
+                self._learn(self._schedule, taken, taken.stall_secs, writing_secs)
         position, kind = taken.position, taken.kind
         assert position.loop is not None and position.epoch is not None and position.step is not None
         self._on_row(
