@@ -27,7 +27,7 @@ class ThreadedWriting:
 
     def __init__(self) -> None:
         _all.add(self)
-        self._held = Held()
+        self.held = Held()  # by what was written here
         self._answer = _Answer()
         self._answer.is_there.set()
 
@@ -36,31 +36,41 @@ class ThreadedWriting:
         """Whether a thread still writes, also one that was given up."""
         return not self._answer.is_there.is_set()
 
-    @property
-    def held(self) -> Held:
-        """What the checkpoints written here hold; empty where a thread is still at it."""
-        return Held() if self.is_under_way else self._held
-
     def begin(self, job: Job, contents: list[Content]) -> None:
         """Have a job done; nothing else may be under way."""
         assert not self.is_under_way
-        self._answer = _Answer()
-        arguments = (job, contents, self._held, self._answer)
+        self._answer = answer = _Answer()
+        arguments = (job, contents, self.held, answer)
         thread = threading.Thread(target=_write, args=arguments, name="flor_keras checkpoint", daemon=True)
         try:
-            thread.start()
-        except RuntimeError:  # the interpreter ends, or the system has no thread to give
-            _write(*arguments)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends, or the system has no thread to give
+                _write(*arguments)
+        except BaseException:  # Ctrl-C: nobody is to wait for it
+            answer.is_there.set()
+            raise
+
+    def give_up(self) -> None:
+        """Nobody waits any longer for what is under way, and nothing refers to what it may write yet."""
+        self._answer.is_given_up = True
+        self.held = Held()
 
     def receive(self, timeout_secs: float) -> Done | None:
         """Return the answer to the job; None where there is none within the time."""
         return self._answer.done if self._answer.is_there.wait(timeout_secs) else None
+
+    def let_finish(self) -> None:
+        """Wait a moment for what is under way, unless that was given up."""
+        if not self._answer.is_given_up:
+            self._answer.is_there.wait(_FORK_PATIENCE_SECS)
 
 
 class _Answer:
     def __init__(self) -> None:
         self.is_there = threading.Event()
         self.done: Done | None = None
+        self.is_given_up = False
 
 
 def _write(job: Job, contents: list[Content], held: Held, answer: _Answer) -> None:
@@ -73,7 +83,7 @@ _all: weakref.WeakSet[ThreadedWriting] = weakref.WeakSet()
 
 def _let_finish() -> None:
     for writing in list(_all):
-        writing.receive(_FORK_PATIENCE_SECS)
+        writing.let_finish()
 
 
 if hasattr(os, "register_at_fork"):

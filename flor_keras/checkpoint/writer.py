@@ -72,13 +72,8 @@ class Writer:
         self._lost: WorkerLost | None = None  # noticed by `poll`, for the main thread to deal with
         self._thread_secs_left = FORK_SECS  # what threads may cost yet before there is a worker
         self._failures = 0
-        self._why_alone = None if hasattr(os, "fork") else "this system cannot fork a process"
+        self.is_alone = not hasattr(os, "fork")  # the trainer itself writes all checkpoints from now on
         self.num_forks = 0
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the trainer itself writes all checkpoints from now on."""
-        return self._why_alone is not None
 
     @property
     def worker_pid(self) -> int | None:
@@ -106,7 +101,6 @@ class Writer:
     def submit(self, job: Job) -> None:
         """Have a captured snapshot written; returns at once."""
         with self._lock:
-            self._pending = job
             if not self.is_alone and self._is_worth_a_worker(job) and self._ensure_worker():
                 self._hand_to_worker(job)
             else:
@@ -115,7 +109,6 @@ class Writer:
     def write_now(self, job: Job, contents: list[Content]) -> None:
         """Write tensors that are not in an arena; returns when that is done, or given up at its deadline."""
         with self._lock:
-            self._pending = job
             self._hand_to_thread(job, contents)
             self.wait()
 
@@ -177,7 +170,7 @@ class Writer:
 
     def _hand_to_worker(self, job: Job) -> None:
         assert self._worker is not None
-        self._note_pending_at(self._worker, job)
+        self._note_pending(self._worker, job)
         try:
             self._worker.begin(job)
         except WorkerLost as lost:
@@ -186,14 +179,17 @@ class Writer:
 
     def _hand_to_thread(self, job: Job, contents: list[Content]) -> None:
         self._receive_late()
-        self._note_pending_at(self._threaded, job)
-        if self._threaded.is_under_way:
-            self._finish(_not_written(job, "the disk still hangs at an earlier one"))
-        else:
-            self._threaded.begin(job, contents)
+        if self._late is not None or self._threaded.is_under_way:
+            self._on_done(job, _not_written(job, "the disk still hangs at an earlier one"))
+            return
+        self._threaded.begin(job, contents)
+        self._note_pending(
+            self._threaded, job
+        )  # not before: Ctrl-C may come first, and its last answer is another's
 
-    def _note_pending_at(self, whom: ForkedWorker | ThreadedWriting, job: Job) -> None:
+    def _note_pending(self, whom: ForkedWorker | ThreadedWriting, job: Job) -> None:
         self._pending_at, self._pending_until = whom, time.monotonic() + job.deadline_secs
+        self._pending = job
 
     def _receive(self, timeout_secs: float) -> bool:
         """Take an answer within the time given; False if there is none, or nobody to give one."""
@@ -219,6 +215,7 @@ class Writer:
         assert job is not None
         if isinstance(self._pending_at, ForkedWorker):
             self._fail(str(lost or self._pending_at.hung()))
+            self._pending = None
             self.submit(job)
         else:
             self._leave(job)
@@ -227,6 +224,7 @@ class Writer:
         """Go on without a thread that hangs. What it writes after all counts, where training has not changed it meanwhile."""
         why = f"the disk did not take it within {job.deadline_secs:.0f} s"
         self._thread_secs_left = 0.0
+        self._threaded.give_up()
         if self._arena is None:
             self._finish(_not_written(job, why))
         else:
@@ -246,7 +244,7 @@ class Writer:
             self._worker = None
         self._failures += 1
         if self._failures >= MAX_FAILURES:
-            self._why_alone = what
+            self.is_alone = True
             self._on_event(
                 f"{what}; checkpoints are now written by the training process itself, which is slower."
             )
@@ -265,7 +263,7 @@ class Writer:
         if available is None or layout.num_bytes + _MEMORY_SLACK_BYTES <= available:
             return True
         if not self.is_alone:
-            self._why_alone = "not enough memory"
+            self.is_alone = True
             self._on_event(
                 f"A copy of the training state needs {layout.num_bytes / 1e6:.0f} MB and the machine has "
                 f"{available / 1e6:.0f} MB free; training waits until each checkpoint is written."

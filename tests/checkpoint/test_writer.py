@@ -138,6 +138,13 @@ def test_a_thread_that_hangs_is_left_behind_and_what_it_writes_after_all_counts(
             take()
         writer.wait()
         assert time.monotonic() - took < 15
+        waits, wait = [], threading.Event.wait
+        threading.Event.wait = lambda event, *secs: waits.append(event) or wait(event, *secs)
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        threading.Event.wait = wait
+        os.waitpid(child, 0)
+        assert writer._threaded._answer.is_there not in waits  # forking does not wait for what was given up
         assert outcomes == [(1, None), (2, None), (3, None)] and writer.num_forks == 1
         assert writer._arena is not arena  # which the thread still writes from
         assert "did not take it within 2 s; training goes on" in events[0] and len(events) == 1, events
@@ -205,6 +212,31 @@ def test_a_process_the_program_forks_finds_no_write_under_way(trainer):
         check()
     """,
     )
+
+
+def test_ctrl_c_before_a_thread_runs_commits_nothing(trainer):
+    trainer("""
+        import threading
+        writer._thread_secs_left = 60.0
+        take()
+        writer.wait()
+        start = threading.Thread.start
+
+        def interrupted(thread):
+            threading.Thread.start = start
+            raise KeyboardInterrupt
+
+        threading.Thread.start = interrupted
+        try:
+            take()
+        except KeyboardInterrupt:
+            assert not writer.is_busy and outcomes == [(0, None)], outcomes
+        else:
+            raise AssertionError("not interrupted")
+        take()
+        check()
+        assert not events and writer.num_forks == 0
+    """)
 
 
 def test_ctrl_c_while_training_waits_leaves_nothing_behind(trainer):
