@@ -36,7 +36,6 @@ NAMES = (
     "tiny model, very short epochs",
 )
 FROZEN = NAMES[0]
-_CORES = len(os.sched_getaffinity(0))
 _MEAN_LIMIT, _LIMIT = 0.015, 1 / 15
 _FLOR_RESTORE_SCALE = 1.38  # c of FLOR's rule: restoring costs so many times what saving does
 _FROZEN_LIMIT = 15
@@ -54,7 +53,8 @@ _FLOR_HEAD = (
 )
 
 _LEGEND = (
-    "*overhead*: (stall + worker CPU / cores) ÷ time of plain training; the stall is all time inside of the hooks, "
+    "*overhead*: (stall + writing) ÷ time of plain training: writing is the worker's CPU ÷ cores and all of the CPU of the "
+    "trainer's own thread, which writes the first checkpoints; *worker CPU* is that of both. The stall is all time inside of the hooks, "
     "and what follows `fit` until everything is on the disk. *paired wall*: how much longer the same `fit` took than "
     "the plain ones before and after, ± how far those lie apart; *paired CPU*: how much more CPU all threads and the "
     "worker took. *checkpoints*: those at ends of epochs and inside of them, without the first and the last state. "
@@ -120,8 +120,8 @@ class Series:
 
     @property
     def flor_secs(self) -> float:
-        """What recording took by accounting: the stall, and the worker's share of the machine."""
-        return self.median(FLOR, "stall_secs") + self.median(FLOR, "worker_cpu_secs") / _CORES
+        """What recording took by accounting: the stall, and what writing took of training, as the run itself counts it."""
+        return self.median(FLOR, "stall_secs") + self.median(FLOR, "worker_secs")
 
     @property
     def overhead(self) -> float:
@@ -150,7 +150,7 @@ class Series:
 
 
 def _elsewhere(turn: Turn, key: str) -> float:
-    """Return the CPU of the worker, which the trainer's own does not have in it."""
+    """Return the CPU of the worker, which the trainer's own does not have in it; a tenth of a second at most it does."""
     return float(turn.get("worker_cpu_secs", 0.0)) if key == "cpu_secs" else 0.0
 
 

@@ -55,8 +55,10 @@ class FlorKeras(Way):
         with Store.open(self._store) as store:
             run = store.run("latest").id
             taken = [checkpoint for checkpoint in store.checkpoints(run) if checkpoint.error is None]
+            recording = store.loops(run)[0].recording or {}
         spread = [checkpoint for checkpoint in taken if checkpoint.kind in (Kind.STEP, Kind.EPOCH_END)]
         return {
+            "worker_secs": recording["worker_secs"],
             "worker_cpu_secs": sum(checkpoint.worker_cpu_secs for checkpoint in taken),
             "save_secs": statistics.median(c.stall_secs + c.worker_cpu_secs / _CORES for c in taken),
             "num_checkpoints": len(taken),
