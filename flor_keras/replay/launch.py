@@ -81,9 +81,12 @@ class _Process:
         os.close(self.events)
         try:
             return self._process.wait(END_SECS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except subprocess.TimeoutExpired:
             self.kill()
             return self._process.wait(END_SECS)
+        except KeyboardInterrupt:  # not of the worker's, but of the replay's
+            self.kill()
+            raise
 
     def kill(self) -> None:
         _kill_group(self._process.pid)

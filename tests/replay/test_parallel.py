@@ -136,13 +136,28 @@ def start(project, *words: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, project.flor_path, "replay", "train.py", *words],
         cwd=project.folder,
-        env=project.environment(),
+        env={**project.environment(), "PYTHONFAULTHANDLER": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where a shell runs tests with &
     )
+
+
+def end_of(replay: subprocess.Popen) -> str:
+    """Return what a process that was stopped told on standard error; say what it is doing where it goes on."""
+    try:
+        return replay.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        with open(f"/proc/{replay.pid}/status") as file:
+            signals = [line for line in file if line.startswith(("Sig", "Shd", "State", "Threads"))]
+        replay.send_signal(signal.SIGABRT)  # faulthandler tells where it is
+        told = replay.communicate(timeout=60)
+        raise AssertionError(f"it went on\n{''.join(signals)}{told}") from None
 
 
 def wait_for_rows(project, count: int) -> None:
@@ -173,7 +188,7 @@ def test_a_stopped_replay_keeps_what_is_done_and_the_next_computes_the_rest(reco
     replay = start(recorded, "norm", "--workers", workers)
     wait_for_rows(recorded, 3)
     replay.send_signal(getattr(signal, signal_name))
-    _, told = replay.communicate(timeout=60)
+    told = end_of(replay)
     may_go.touch()
     if signal_name == "SIGINT":
         assert replay.returncode == 130
